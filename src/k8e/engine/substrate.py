@@ -1,0 +1,76 @@
+"""The seam between the engine and the place where sandboxes live.
+
+A substrate builds, reaches and removes sandboxes by id; it keeps no session and decides nothing about
+them. Every method is idempotent, because the engine repeats what a crash may have cut short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from k8e.model import Availability, Claim, Death, Runtime, SandboxId, Template, WorkspaceId
+from k8e.wire.aio import Link
+
+__all__ = ["Substrate"]
+
+
+class Substrate(Protocol):
+    async def runtimes(self) -> Mapping[Runtime, Availability]:
+        """What works here, probed for real once per process and then remembered."""
+        ...
+
+    async def create(self, sandbox: SandboxId, template: Template) -> None:
+        """Build and boot; on return `dial` works. A failure leaves nothing behind.
+
+        Raises: HostUnsupported, InvalidSpec (unknown image), SandboxFailed.
+        """
+        ...
+
+    async def dial(self, sandbox: SandboxId) -> Link:
+        """A new connection to the agent, returned after its hello. Raises: SandboxFailed."""
+        ...
+
+    async def configure(self, sandbox: SandboxId, claim: Claim, link: Link) -> None:
+        """Give a booted sandbox what its session may use; cheap enough for the claim path."""
+        ...
+
+    async def death(self, sandbox: SandboxId) -> Death:
+        """Wait until the sandbox's init is dead, and say why."""
+        ...
+
+    async def out_of_memory(self, sandbox: SandboxId) -> None:
+        """Wait until the sandbox has hit its memory limit once; the caller then asks the agent to kill the hog."""
+        ...
+
+    async def relieved(self, sandbox: SandboxId) -> None:
+        """The hog is dead: put the memory limit back."""
+        ...
+
+    def oom_kills(self, sandbox: SandboxId) -> int:
+        """How many processes the kernel has killed in this sandbox for memory."""
+        ...
+
+    async def destroy(self, sandbox: SandboxId) -> None:
+        """Remove every trace, in whatever state it is; unknown ids are fine."""
+        ...
+
+    async def survivors(self) -> frozenset[SandboxId]:
+        """Every sandbox of which any trace exists, alive or not."""
+        ...
+
+    def alive(self, sandbox: SandboxId) -> bool:
+        """Whether its init still runs (stored pid and start time, never a name)."""
+        ...
+
+    async def create_workspace(self, workspace: WorkspaceId, disk_bytes: int) -> None:
+        """Make a workspace that outlives sandboxes; an existing one is left as it is."""
+        ...
+
+    async def delete_workspace(self, workspace: WorkspaceId) -> None:
+        """Remove it with its content. Raises: Conflict while a sandbox uses it."""
+        ...
+
+    async def share_workspace(self, parent: SandboxId) -> WorkspaceId:
+        """A name under which the sandbox's current workspace can be given to another sandbox."""
+        ...
