@@ -1,0 +1,59 @@
+# Everything a contributor needs. Each target installs what it needs first; nothing else has to be known.
+#
+#   make         set up the development environment (.venv)
+#   make test    run the tests          (TESTS=tests/unit  ARGS="-k name")
+#   make check   format, lint, types, borders between rooms, generated code
+#   make fmt     let the formatter and the safe fixes do their work
+#   make bench   measure speed beside the alternatives, results in bench/results/
+#   make soak    the long and heavy runs
+#   make proto   generate the stubs from proto/
+
+SHELL := /bin/sh
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := setup
+.PHONY: setup test check fmt bench soak proto clean
+
+# PYTHON is only the interpreter that makes .venv; everything else runs inside it.
+PYTHON ?= $(shell ./k8e --find-python)
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.k8e-dev
+TESTS  ?= tests
+ARGS   ?=
+
+setup: $(STAMP)
+
+# Built under another name and moved into place last, so an interrupted set-up is simply run again.
+$(STAMP): pyproject.toml
+	@if ! $(BIN)/python -c 'import sys' 2>/dev/null; then \
+	    test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer with venv was found (see ./k8e --find-python)" >&2; exit 2; }; \
+	    echo "make: new environment in $(VENV)" >&2; rm -rf $(VENV); "$(PYTHON)" -m venv $(VENV); fi
+	@echo "make: installing k8e with its server and dev parts" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[server,dev]'
+	@touch $@
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -m 'not soak' $(ARGS) $(TESTS)
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python proto/generate.py --check
+
+fmt: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/python -m bench $(ARGS)
+
+soak: $(STAMP)
+	$(BIN)/python -m pytest -m soak --timeout=3600 $(ARGS) $(TESTS)
+
+proto: $(STAMP)
+	$(BIN)/python proto/generate.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
