@@ -1,0 +1,187 @@
+"""What a host must be able to do, each tried for real, with a deadline, and without a trace.
+
+Everything that mounts or makes a network does it in namespaces of its own, which vanish with the probe.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from k8e.errors import HostUnsupported
+from k8e.setup import gvisor, node, packages
+from k8e.setup.bundle import INSIDE, build
+from k8e.setup.provision import bundles_dir, notes, tools_dir
+from k8e.setup.report import finish
+
+__all__ = ["Check", "Probe", "kernel_version", "probes"]
+
+PROBE_TIMEOUT_S = 15.0
+OLDEST_KERNEL = (5, 19)
+FREE_BYTES = 2 << 30
+CONTROLLERS = ("cpu", "memory", "pids")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One answer; `fix` says what to do when it is not ok."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+
+
+Probe = Callable[[], Check]
+
+
+def kernel_version(release: str) -> tuple[int, int]:
+    """Major and minor of a kernel's release text."""
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _kernel() -> Check:
+    release = os.uname().release
+    ok = kernel_version(release) >= OLDEST_KERNEL
+    fix = "boot Linux 5.19 or newer: overlays on id-mapped layers need it"
+    return Check(name="kernel", ok=ok, detail=release, fix=fix)
+
+
+def _root() -> Check:
+    uid = os.geteuid()
+    return Check(
+        name="root", ok=uid == 0, detail=f"uid {uid}", fix="run the server as root: it mounts and makes namespaces"
+    )
+
+
+def _attempt(name: str, argv: Sequence[str], *, detail: str, fix: str) -> Check:
+    """A command that must exit 0."""
+    try:
+        ended = finish(argv, timeout_s=PROBE_TIMEOUT_S)
+    except OSError as error:
+        return Check(name=name, ok=False, detail=f"{argv[0]}: {error.strerror}", fix=fix)
+    if ended.code == 0:
+        return Check(name=name, ok=True, detail=detail or ended.output.split("\n")[0], fix=fix)
+    reason = "no end within the deadline" if ended.code is None else " ".join(ended.output.split())[-200:]
+    return Check(name=name, ok=False, detail=reason or f"exit code {ended.code}", fix=fix)
+
+
+def _user_namespaces() -> Check:
+    fix = "allow them: sysctl user.max_user_namespaces=65536 (and kernel.unprivileged_userns_clone=1 without root)"
+    argv = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "true"]
+    return _attempt("user namespaces", argv, detail="can be made", fix=fix)
+
+
+_OVERLAY = """
+mount -t tmpfs k8e-doctor "$1" && cd "$1" && mkdir lower upper work merged && echo seen >lower/file &&
+mount -t overlay k8e-doctor -o lowerdir=lower,upperdir=upper,workdir=work merged && grep -q seen merged/file
+"""
+
+_LOOP = """
+truncate -s 16M "$1/disk" && mkfs.ext4 -q -F "$1/disk" && mkdir "$1/mnt" && mount -o loop "$1/disk" "$1/mnt" &&
+touch "$1/mnt/file"
+"""
+
+
+def _privately(name: str, script: str, *, detail: str, fix: str) -> Check:
+    """A script with a scratch directory, in a mount namespace of its own."""
+    with tempfile.TemporaryDirectory(prefix="k8e-doctor-") as scratch:
+        argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", scratch]
+        return _attempt(name, argv, detail=detail, fix=fix)
+
+
+def _overlay() -> Check:
+    return _privately("overlayfs", _OVERLAY, detail="mounts", fix="load it: modprobe overlay")
+
+
+def _loop() -> Check:
+    return _privately("loop devices", _LOOP, detail="an ext4 image mounts", fix="load them: modprobe loop")
+
+
+def _network() -> Check:
+    argv = ["unshare", "--net", "sh", "-c", "ip link set lo up && nft add table inet k8e_doctor"]
+    fix = "install nftables and iproute2; load it: modprobe nf_tables"
+    return _attempt("network namespaces and nftables", argv, detail="a private ruleset loads", fix=fix)
+
+
+def _cgroup_roots(mounts: str) -> dict[str, Path]:
+    """Where each controller's hierarchy is mounted; the empty name is the unified one."""
+    roots: dict[str, Path] = {}
+    for line in mounts.splitlines():
+        _, where, kind, options, *_ = line.split()
+        if kind == "cgroup2":
+            roots[""] = Path(where)
+        elif kind == "cgroup":
+            roots |= {name: Path(where) for name in options.split(",") if name in CONTROLLERS}
+    return roots
+
+
+def _cgroups() -> Check:
+    roots = _cgroup_roots(Path("/proc/self/mounts").read_text(encoding="utf-8"))
+    unified = roots.get("")
+    offered = set((unified / "cgroup.controllers").read_text(encoding="ascii").split()) if unified else set()
+    lacking = [name for name in CONTROLLERS if name not in roots and name not in offered]
+    layout = "v2" if not roots.keys() - {""} else "hybrid" if unified else "v1"
+    detail = f"{layout}, lacking {', '.join(lacking)}" if lacking else f"{layout} with {', '.join(CONTROLLERS)}"
+    return Check(name="cgroups", ok=not lacking, detail=detail, fix="enable the controllers (kernel command line)")
+
+
+def _system_packages() -> Check:
+    lacking = packages.missing()
+    detail = "all there" if not lacking else "missing: " + " ".join(need.package for need in lacking)
+    return Check(name="packages", ok=not lacking, detail=detail, fix=packages.advice(lacking) if lacking else "")
+
+
+def _runc() -> Check:
+    return _attempt("runc", [packages.find("runc") or "runc", "--version"], detail="", fix="apt-get install runc")
+
+
+def _runsc(data_dir: Path) -> Check:
+    fix = "k8e doctor --fix (finds, fetches or builds it)"
+    chosen = gvisor.recorded(tools_dir(data_dir))
+    if chosen is None:
+        return Check(name="gvisor", ok=False, detail=notes(data_dir).get("gvisor", "not set up yet"), fix=fix)
+    trouble = gvisor.probe(Path(chosen.path))
+    detail = trouble or f"{chosen.version}, {chosen.origin}: {chosen.path}"
+    return Check(name="gvisor", ok=not trouble, detail=detail, fix=fix)
+
+
+def _typescript(data_dir: Path) -> Check:
+    home = node.installed(tools_dir(data_dir))
+    fix = "apt-get install nodejs npm, then k8e doctor --fix"
+    if home is None:
+        return Check(name="typescript", ok=False, detail=notes(data_dir).get("node", "tsx is not set up"), fix=fix)
+    return _attempt("typescript", [str(home / "node_modules/.bin/tsx"), "--version"], detail="", fix=fix)
+
+
+def _agent_python(data_dir: Path) -> Check:
+    fix = "install Debian's python3; then k8e doctor --fix"
+    try:
+        bundle = build(bundles_dir(data_dir))
+    except (HostUnsupported, OSError) as error:
+        return Check(name="agent bundle", ok=False, detail=str(error), fix=fix)
+    # The same command that a sandbox gets, with the bundle's place on the host, and a harmless program.
+    interpreter = [part.replace(INSIDE, str(bundle.path), 1) for part in bundle.argv[:4]]
+    argv = [*interpreter, "-I", "-S", "-c", "import json, select, socket, ctypes"]
+    return _attempt("agent bundle", argv, detail=str(bundle.path), fix=fix)
+
+
+def _disk(data_dir: Path) -> Check:
+    place = next(path for path in (data_dir, *data_dir.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    detail = f"{free / (1 << 30):.1f} GiB free in {place}"
+    return Check(name="disk space", ok=free >= FREE_BYTES, detail=detail, fix="free some, or choose another --data-dir")
+
+
+def probes(data_dir: Path) -> tuple[Probe, ...]:
+    """Every probe of this host, cheap ones first."""
+    plain = (_kernel, _root, _system_packages, _cgroups, _user_namespaces, _overlay, _loop, _network, _runc)
+    of_data = (_disk, _agent_python, _runsc, _typescript)
+    return (*plain, *(partial(probe, data_dir) for probe in of_data))

@@ -1,0 +1,44 @@
+"""tsx, which runs TypeScript on the host's Node: installed once below the data directory.
+
+`--lang ts` is an extra: without Node or npm nothing here fails, and a sandbox that lacks it says how to add it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from k8e.setup.packages import find
+from k8e.setup.report import Reporter, work
+
+__all__ = ["PINNED", "install", "installed"]
+
+PINNED = "tsx@^4.19"
+INSTALL_TIMEOUT_S = 600.0
+
+
+def installed(tools: Path) -> Path | None:
+    """The directory that holds `node_modules` with a working tsx, if it is there."""
+    home = tools / "node"
+    return home if (home / ".ready").is_file() else None
+
+
+def install(tools: Path, report: Reporter, *, env: Mapping[str, str]) -> Path | None:
+    """Install tsx below `tools`; None where the host has no Node. Raises: HostUnsupported."""
+    if home := installed(tools):
+        return home
+    npm = find("npm")
+    if npm is None or find("node") is None:
+        return None
+    report.say("installing tsx for TypeScript")
+    unfinished = tools / "node.new"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    # A lock file would hold the registry's address, and nothing here reads one.
+    options = ["--no-audit", "--no-fund", "--no-update-notifier", "--no-package-lock", "--omit=dev"]
+    argv = [npm, "install", "--prefix", str(unfinished), *options, PINNED]
+    work(argv, label="npm install", report=report, timeout_s=INSTALL_TIMEOUT_S, env=env)
+    (unfinished / ".ready").touch()
+    shutil.rmtree(tools / "node", ignore_errors=True)
+    return unfinished.rename(tools / "node")

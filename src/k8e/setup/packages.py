@@ -1,0 +1,85 @@
+"""The parts of the system that k8e drives, and how Debian and Ubuntu install them.
+
+What is missing is decided by looking for the thing itself, never by a package's name, so a host that got a tool
+from elsewhere is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from k8e.errors import HostUnsupported
+from k8e.setup.report import Reporter, work
+
+__all__ = ["NEEDS", "Need", "advice", "find", "install", "missing"]
+
+UPDATE_TIMEOUT_S = 300.0
+INSTALL_TIMEOUT_S = 1800.0
+ADMIN_DIRECTORIES = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+"""Where a plain user's PATH does not look, but the tools of a host's administrator live."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """One thing that must be found: a program by name, or a file by its path."""
+
+    thing: str
+    package: str
+    reason: str
+    is_required: bool = True
+
+
+NEEDS = (
+    Need(thing="runc", package="runc", reason="runs the `container` runtime"),
+    Need(thing="nft", package="nftables", reason="keeps sandboxes off the network"),
+    Need(thing="ip", package="iproute2", reason="makes network namespaces"),
+    Need(thing="mkfs.ext4", package="e2fsprogs", reason="makes each sandbox's own disk"),
+    Need(thing="mount", package="mount", reason="mounts each sandbox's own disk"),
+    Need(thing="python3", package="python3", reason="the agent's interpreter is copied from it"),
+    Need(thing="git", package="git", reason="expected inside the default image"),
+    Need(thing="curl", package="curl", reason="expected inside the default image"),
+    Need(thing="/etc/ssl/certs/ca-certificates.crt", package="ca-certificates", reason="TLS inside sandboxes"),
+    Need(thing="node", package="nodejs", reason="runs `--lang node` and `--lang ts`", is_required=False),
+    Need(thing="npm", package="npm", reason="installs tsx for `--lang ts`", is_required=False),
+)
+
+Look = Callable[[str], str | None]
+
+
+def find(thing: str) -> str | None:
+    """The path of a program or file on this host, administrators' directories included."""
+    if thing.startswith("/"):
+        return thing if Path(thing).exists() else None
+    return shutil.which(thing, path=os.pathsep.join([os.defpath, *ADMIN_DIRECTORIES])) or shutil.which(thing)
+
+
+def missing(look: Look = find) -> tuple[Need, ...]:
+    """What this host lacks, in the order of `NEEDS`."""
+    return tuple(need for need in NEEDS if look(need.thing) is None)
+
+
+def _command(packages: Sequence[str]) -> list[str]:
+    return ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
+
+
+def advice(needs: Sequence[Need]) -> str:
+    """What is missing, why it matters, and the one command that installs it."""
+    width = max(len(need.package) for need in needs)
+    lines = [f"  {need.package:<{width}}  {need.reason}" for need in needs]
+    command = f"apt-get install --no-install-recommends {' '.join(need.package for need in needs)}"
+    return "\n".join(["missing on this host:", *lines, f"as root: {command}"])
+
+
+def install(needs: Sequence[Need], report: Reporter, *, env: Mapping[str, str]) -> None:
+    """Install them with apt, as root. Raises: HostUnsupported, saying what to do by hand."""
+    if os.geteuid() != 0 or find("apt-get") is None:
+        raise HostUnsupported(advice(needs))
+    quiet = {**env, "DEBIAN_FRONTEND": "noninteractive"}
+    names = [need.package for need in needs]
+    report.say(f"installing system packages: {' '.join(names)}")
+    work(["apt-get", "update", "-q"], label="apt-get update", report=report, timeout_s=UPDATE_TIMEOUT_S, env=quiet)
+    work(_command(names), label="apt-get install", report=report, timeout_s=INSTALL_TIMEOUT_S, env=quiet)
