@@ -1,0 +1,148 @@
+"""A live sandbox as the engine sees it: its link, its death, and the watch over its memory.
+
+Each box is owned by tasks of the engine's group. Requests borrow the link; when it breaks while the sandbox
+lives, the next request dials again. Death is learnt once, from the kernel, and then never doubted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from k8e.engine.substrate import Substrate
+from k8e.engine.tasks import Tasks
+from k8e.errors import SandboxFailed, SandboxLost
+from k8e.model import Claim, Death, SandboxId, Template
+from k8e.wire.aio import Link, LinkLost, ProtocolError, RemoteError
+
+__all__ = ["Box"]
+
+_log = logging.getLogger(__name__)
+
+_READY_TIMEOUT_S: Final = 30.0
+_OOM_ANSWER_TIMEOUT_S: Final = 5.0
+
+
+class Box:
+    """One sandbox. `died` is called once, in the loop, when it is gone without having been asked to."""
+
+    def __init__(self, sandbox: SandboxId, template: Template, substrate: Substrate, tasks: Tasks) -> None:
+        self.id = sandbox
+        self.template = template
+        self.claim: Claim | None = None
+        self.died: Callable[[Box, Death], None] | None = None
+        self._substrate = substrate
+        self._tasks = tasks
+        self._link: Link | None = None
+        self._dialing = asyncio.Lock()
+        self._death: Death | None = None
+        self._watches: list[asyncio.Task[None]] = []
+
+    @property
+    def is_dead(self) -> bool:
+        return self._death is not None
+
+    async def connect(self) -> None:
+        """Dial a sandbox that has booted or that survived a restart, and watch it from now on."""
+        await self.link()
+        self._watches = [
+            self._tasks.start(self._watch_death(), name=f"death of {self.id}"),
+            self._tasks.start(self._watch_memory(), name=f"memory of {self.id}"),
+        ]
+
+    async def prepare(self, claim: Claim) -> None:
+        """Wait until the agent can serve at full speed, and give it what most sessions ask for."""
+        link = await self.link()
+        await link.call("ready", {}, timeout_s=_READY_TIMEOUT_S)
+        await self.configure(claim)
+
+    async def configure(self, claim: Claim) -> None:
+        """Give the sandbox what its session may use; nothing to do when it already has it."""
+        if claim != self.claim:
+            await self._substrate.configure(self.id, claim, await self.link())
+            self.claim = claim
+
+    async def link(self) -> Link:
+        """A working link. Raises: SandboxLost, SandboxFailed."""
+        if self._link is None:
+            async with self._dialing:
+                if self._link is None:
+                    self._link = await self._dial()
+        return self._link
+
+    async def _dial(self) -> Link:
+        if self._death is None:
+            try:
+                link = await self._substrate.dial(self.id)
+            except (OSError, TimeoutError, ProtocolError, LinkLost) as error:
+                if self._death is None:
+                    raise SandboxFailed("reach the sandbox's agent", error) from error
+            else:
+                self._tasks.start(self._forget_when_closed(link), name=f"link of {self.id}")
+                return link
+        raise self.lost()
+
+    def lost(self) -> SandboxLost:
+        """The error for whoever needed this sandbox alive."""
+        detail = self._death.detail if self._death else "it does not answer"
+        return SandboxLost("the sandbox is gone", detail)
+
+    async def dead(self) -> None:
+        """Wait until the kernel has said that it is gone."""
+        if self._watches:
+            await asyncio.wait([self._watches[0]])
+
+    async def release(self) -> None:
+        """Stop watching and hang up; the sandbox itself goes on."""
+        for watch in self._watches:
+            watch.cancel()
+        self._watches = []
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    async def destroy(self) -> None:
+        """Remove the sandbox and every trace of it."""
+        if self._death is None:
+            self._death = Death(detail="destroyed")
+        self.died = None
+        await self.release()
+        await self._substrate.destroy(self.id)
+
+    def oom_kills(self) -> int:
+        """How many processes the kernel has killed here for memory."""
+        return self._substrate.oom_kills(self.id)
+
+    async def _forget_when_closed(self, link: Link) -> None:
+        await link.closed()
+        if self._link is link:
+            self._link = None
+
+    async def _watch_death(self) -> None:
+        death = await self._substrate.death(self.id)
+        self._death = death
+        if self._link is not None:
+            await self._link.close()
+        if self.died is not None:
+            self.died(self, death)
+
+    async def _watch_memory(self) -> None:
+        while not self.is_dead:
+            await self._substrate.out_of_memory(self.id)
+            if await self._kill_hog():
+                await self._substrate.relieved(self.id)
+
+    async def _kill_hog(self) -> bool:
+        with contextlib.suppress(LinkLost, RemoteError, TimeoutError, SandboxFailed):
+            killed = await (await self.link()).call("oom", {}, timeout_s=_OOM_ANSWER_TIMEOUT_S)
+            _log.info(
+                "killed a process that hit the memory limit", extra={"sandbox": self.id, "pid": killed.get("pid")}
+            )
+            return True
+        # An agent that cannot answer leaves the sandbox frozen at its limit; only removing it frees the memory.
+        _log.info("removing a sandbox that is out of memory and does not answer", extra={"sandbox": self.id})
+        await self._substrate.destroy(self.id)
+        return False

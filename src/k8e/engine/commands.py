@@ -1,0 +1,126 @@
+"""Starting commands in sessions: the one path that foreground calls, background runs and terminals share."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from k8e.engine.capture import Capture
+from k8e.engine.events import EventLog
+from k8e.engine.execs import STDERR, STDOUT, ExecStream, exec_args, remote_failure
+from k8e.engine.ids import check_client_id, new_id
+from k8e.engine.recording import RecordedStream, Recorder
+from k8e.engine.session import Session, Use
+from k8e.engine.sessions import Sessions
+from k8e.engine.tasks import Tasks
+from k8e.errors import Exhausted, SandboxFailed
+from k8e.model import Command, ExecResult, Outcome, Reason
+from k8e.wire.aio import LinkLost, RemoteError
+
+__all__ = ["Commands", "ask"]
+
+
+class Commands:
+    def __init__(self, sessions: Sessions, events: EventLog, tasks: Tasks, *, at_once: int) -> None:
+        self._sessions = sessions
+        self._events = events
+        self._tasks = tasks
+        self._at_once = at_once
+
+    async def start(
+        self,
+        session: Session,
+        exec_id: str,
+        command: Command,
+        *,
+        timeout_s: float,
+        keep_in_sandbox_bytes: int = 0,
+    ) -> ExecStream:
+        """Ask the agent to run it. Raises: SandboxLost, SandboxFailed, InvalidSpec, Exhausted."""
+        if session.busy >= self._at_once:
+            raise Exhausted(f"session {session.session_id} already runs {session.busy} commands: wait for one to end")
+        stream = RecordedStream(
+            session.live_box(),
+            exec_id,
+            self._tasks,
+            timeout_s=timeout_s,
+            ended=Use(session),
+            keep_in_sandbox_bytes=keep_in_sandbox_bytes,
+        )
+        stream.recorder = Recorder(session, self._sessions.transcript(session), self._events, command)
+        args = exec_args(exec_id, command, env=session.spec.env, user=session.spec.user, timeout_s=timeout_s)
+        try:
+            await stream.start(args)
+        except BaseException:
+            await stream.close()
+            raise
+        return stream
+
+    async def open(self, session: Session, command: Command, *, exec_id: str = "") -> ExecStream:
+        """A foreground command. An id given by the caller makes a repeated call attach instead of running twice."""
+        exec_id = check_client_id(exec_id, field="exec_id") if exec_id else new_id("exec")
+        limit = session.spec.limits.command_timeout_s
+        return await self.start(
+            session, exec_id, command, timeout_s=limit if command.timeout_s is None else command.timeout_s
+        )
+
+    async def attach(
+        self, session: Session, exec_id: str, offsets: Mapping[int, int], *, keep_in_sandbox_bytes: int = 0
+    ) -> ExecStream:
+        """Go on with a command that already runs. Raises: NotFound."""
+        stream = ExecStream(
+            session.live_box(), exec_id, self._tasks, ended=Use(session), keep_in_sandbox_bytes=keep_in_sandbox_bytes
+        )
+        try:
+            await stream.attach(offsets)
+        except BaseException:
+            await stream.close(kill=False)
+            raise
+        return stream
+
+    async def run(self, session: Session, command: Command, *, stdin: bytes = b"") -> ExecResult:
+        """Run to the end and return what it printed, up to the session's bound; cancelling kills the command."""
+        limit = session.spec.limits.output_bytes
+        captures = {STDOUT: Capture(limit), STDERR: Capture(limit)}
+        stream = await self.open(session, replace(command, stdin=bool(stdin)))
+        feeding = self._tasks.start(_feed(stream, stdin), name=f"feed {stream.exec_id}") if stdin else None
+        try:
+            async for item in stream:
+                if isinstance(item, Outcome):
+                    return _result(captures, item)
+                captures[item.channel].add(item.payload)
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+            await stream.close()
+        raise SandboxFailed("run the command", "it ended without an outcome")
+
+
+async def ask(session: Session, op: str, args: Mapping[str, object], *, kind: str, name: str) -> dict[str, Any]:
+    """A small question to a session's agent. Raises: NotFound for that kind and name, SandboxFailed."""
+    try:
+        return await (await session.live_box().link()).call(op, args)
+    except RemoteError as error:
+        raise remote_failure(error, kind=kind, name=name) from error
+    except (LinkLost, TimeoutError) as error:
+        raise SandboxFailed("reach the sandbox's agent", error) from error
+
+
+def _result(captures: Mapping[int, Capture], outcome: Outcome) -> ExecResult:
+    stderr = captures[STDERR].value()
+    if outcome.reason is not Reason.NONE and outcome.detail and not stderr:
+        stderr = f"k8e: {outcome.detail}\n".encode()
+    return ExecResult(
+        stdout=captures[STDOUT].value(),
+        stderr=stderr,
+        outcome=outcome,
+        truncated=any(capture.is_truncated for capture in captures.values()),
+    )
+
+
+async def _feed(stream: ExecStream, data: bytes) -> None:
+    with contextlib.suppress(LinkLost):
+        await stream.send(data)
+        await stream.send_eof()

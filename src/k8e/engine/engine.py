@@ -1,0 +1,326 @@
+"""The engine's face: everything a door may ask for, each call made by an owner about what is its own.
+
+Doors translate; the engine decides who may touch what and hands over to the part that knows how. It outlives every
+request: cancelling a call cancels what the call was waiting for, never the bookkeeping.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from k8e.engine.commands import Commands, ask
+from k8e.engine.events import EventLog
+from k8e.engine.execs import ExecStream, Output
+from k8e.engine.files import FileChange, Files
+from k8e.engine.pool import ShelfStatus
+from k8e.engine.recover import recover
+from k8e.engine.runs import Runs, RunView
+from k8e.engine.session import Session, SessionView
+from k8e.engine.sessions import Sessions
+from k8e.engine.settings import EngineSettings
+from k8e.engine.store import Store
+from k8e.engine.substrate import Substrate
+from k8e.engine.tasks import Tasks
+from k8e.engine.terminals import Terminals, TerminalView
+from k8e.engine.transcript import TranscriptPage
+from k8e.engine.workspaces import Workspaces, WorkspaceView
+from k8e.errors import Conflict, K8eError, SandboxFailed
+from k8e.lifecycle import Phase
+from k8e.model import (
+    Argv,
+    Availability,
+    Command,
+    ExecResult,
+    FileEntry,
+    Outcome,
+    OwnerId,
+    ProcessInfo,
+    Runtime,
+    SessionSpec,
+    Template,
+    TerminalSize,
+)
+
+__all__ = ["Engine", "EngineStatus"]
+
+_REMEMBER_USE_EVERY_S: Final = 30.0
+_DEFAULT_EVENTS: Final = 500
+_MAX_EVENTS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    runtimes: Mapping[Runtime, Availability]
+    pool: Mapping[Template, ShelfStatus]
+    sessions: int
+
+
+class Engine:
+    """Use `async with Engine.open(...)`."""
+
+    def __init__(self, settings: EngineSettings, substrate: Substrate, tasks: Tasks) -> None:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        quotas = settings.quotas
+        self._settings = settings
+        self._substrate = substrate
+        self._tasks = tasks
+        self._store = Store(settings.data_dir / "engine.sqlite")
+        self._events = EventLog(settings.data_dir / "events.sqlite", keep_days=settings.event_days)
+        self._workspaces = Workspaces(self._store, substrate)
+        self._sessions = Sessions(settings, self._store, self._events, substrate, self._workspaces, tasks)
+        self._commands = Commands(self._sessions, self._events, tasks, at_once=quotas.execs_per_session)
+        self._runs = Runs(self._store, self._sessions, self._commands, tasks, per_session=quotas.runs_per_session)
+        self._terminals = Terminals(self._store, self._commands, tasks, per_session=quotas.terminals_per_session)
+        self._runtimes: Mapping[Runtime, Availability] = {}
+        self._sessions.on_end = self._session_ends
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, settings: EngineSettings, substrate: Substrate) -> AsyncIterator[Engine]:
+        """An engine that has taken back what survived; leaving keeps every session for the next start."""
+        async with Tasks() as tasks:
+            engine = cls(settings, substrate, tasks)
+            try:
+                await engine._begin()
+                yield engine
+            finally:
+                await engine._let_go()
+        engine._close()
+
+    async def destroy_all(self) -> None:
+        """Remove every session and every warm sandbox, for an operator who wants the machine clean."""
+        self._sessions.pool.close()
+        for session in self._sessions:
+            if session.parent is None:
+                with contextlib.suppress(K8eError):
+                    await self._sessions.destroy(session, why="server removed")
+        for box in self._sessions.pool.drain():
+            await self._sessions.discard(box)
+        for sandbox in await self._substrate.survivors():
+            await self._substrate.destroy(sandbox)
+
+    # Sessions
+
+    async def create_session(self, owner: OwnerId, spec: SessionSpec) -> SessionView:
+        return (await self._sessions.create(owner, spec)).view()
+
+    def get_session(self, owner: OwnerId, session_id: str) -> SessionView:
+        return self._sessions.find(owner, session_id).view()
+
+    def list_sessions(self, owner: OwnerId, phase: str | None = None) -> list[SessionView]:
+        views = [session.view() for session in self._sessions.of(owner) if session.phase is not Phase.CREATING]
+        return sorted((view for view in views if phase in (None, view.phase)), key=lambda view: view.created_at)
+
+    async def destroy_session(self, owner: OwnerId, session_id: str) -> None:
+        await self._sessions.destroy(self._sessions.find(owner, session_id))
+
+    async def extend_session(
+        self, owner: OwnerId, session_id: str, *, ttl_s: float | None = None, idle_timeout_s: float | None = None
+    ) -> SessionView:
+        session = self._sessions.find(owner, session_id)
+        await self._sessions.extend(session, ttl_s=ttl_s, idle_timeout_s=idle_timeout_s)
+        return session.view()
+
+    async def run_subagent(self, owner: OwnerId, parent_id: str) -> SessionView:
+        return (await self._sessions.create_child(owner, parent_id)).view()
+
+    # Commands
+
+    async def exec(self, owner: OwnerId, session_id: str, command: Command, *, stdin: bytes = b"") -> ExecResult:
+        return await self._commands.run(self._sessions.find(owner, session_id), command, stdin=stdin)
+
+    async def open_exec(self, owner: OwnerId, session_id: str, command: Command, *, exec_id: str = "") -> ExecStream:
+        return await self._commands.open(self._sessions.find(owner, session_id), command, exec_id=exec_id)
+
+    async def attach_exec(
+        self, owner: OwnerId, session_id: str, exec_id: str, offsets: Mapping[int, int]
+    ) -> ExecStream:
+        return await self._commands.attach(self._sessions.find(owner, session_id), exec_id, offsets)
+
+    # Background runs
+
+    async def start_run(self, owner: OwnerId, session_id: str, command: Command) -> RunView:
+        return (await self._runs.start(self._sessions.find(owner, session_id), command)).view(output_bytes=0)
+
+    def poll_run(self, owner: OwnerId, run_id: str) -> RunView:
+        run = self._runs.find(owner, run_id)
+        return run.view(output_bytes=run.session.spec.limits.output_bytes)
+
+    def list_runs(self, owner: OwnerId, session_id: str) -> list[RunView]:
+        return [run.view(output_bytes=0) for run in self._runs.of(self._sessions.find(owner, session_id))]
+
+    def open_run(
+        self, owner: OwnerId, run_id: str, offsets: Mapping[int, int] | None = None
+    ) -> AsyncIterator[Output | Outcome]:
+        return self._runs.find(owner, run_id).follow(offsets or {})
+
+    async def kill_run(self, owner: OwnerId, run_id: str, signal: int = 9) -> None:
+        await self._runs.kill(self._runs.find(owner, run_id), signal)
+
+    # Terminals
+
+    async def create_terminal(
+        self,
+        owner: OwnerId,
+        session_id: str,
+        *,
+        argv: Sequence[str],
+        cwd: str = "",
+        env: Mapping[str, str] | None = None,
+        size: TerminalSize | None = None,
+    ) -> TerminalView:
+        command = Command(
+            what=Argv(tuple(argv) or ("/bin/bash",)),
+            cwd=cwd,
+            env=env or {},
+            stdin=True,
+            terminal=size or TerminalSize(),
+        )
+        return (await self._terminals.create(self._sessions.find(owner, session_id), command)).view()
+
+    def open_terminal(self, owner: OwnerId, terminal_id: str) -> AsyncIterator[bytes | Outcome]:
+        return self._terminals.find(owner, terminal_id).show()
+
+    async def write_terminal(self, owner: OwnerId, terminal_id: str, data: bytes) -> None:
+        await self._terminals.find(owner, terminal_id).write(data)
+
+    async def resize_terminal(self, owner: OwnerId, terminal_id: str, size: TerminalSize) -> None:
+        await self._terminals.find(owner, terminal_id).resize(size)
+
+    async def foreground(self, owner: OwnerId, terminal_id: str) -> tuple[int, bool]:
+        return await self._terminals.find(owner, terminal_id).foreground()
+
+    async def signal_terminal(self, owner: OwnerId, terminal_id: str, signal: int) -> int:
+        """Signal the foreground group and return it."""
+        terminal = self._terminals.find(owner, terminal_id)
+        group, _ = await terminal.foreground()
+        await terminal.signal(signal)
+        return group
+
+    async def destroy_terminal(self, owner: OwnerId, terminal_id: str, *, grace_s: float = 0.0) -> None:
+        await self._terminals.destroy(self._terminals.find(owner, terminal_id), grace_s=grace_s)
+
+    # Files
+
+    def read_file(
+        self, owner: OwnerId, session_id: str, path: str, *, offset: int = 0, length: int | None = None
+    ) -> AsyncIterator[bytes]:
+        return self._files(owner, session_id).read(path, offset=offset, length=length)
+
+    async def write_file(
+        self,
+        owner: OwnerId,
+        session_id: str,
+        path: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        append: bool = False,
+        perm: int | None = None,
+    ) -> int:
+        size = await self._files(owner, session_id).write(path, chunks, append=append, perm=perm)
+        self._events.add(owner, session_id, "file.written", path=path, size=size, append=append)
+        return size
+
+    async def stat_file(self, owner: OwnerId, session_id: str, path: str, *, follow: bool = True) -> FileEntry:
+        return await self._files(owner, session_id).stat(path, follow=follow)
+
+    async def list_files(
+        self, owner: OwnerId, session_id: str, path: str, *, recursive: bool = False, since_s: float = 0.0
+    ) -> list[FileEntry]:
+        return await self._files(owner, session_id).list(path, recursive=recursive, since_s=since_s)
+
+    async def make_directory(self, owner: OwnerId, session_id: str, path: str) -> None:
+        await self._files(owner, session_id).make_directory(path)
+
+    async def move_file(self, owner: OwnerId, session_id: str, source: str, target: str) -> None:
+        await self._files(owner, session_id).move(source, target)
+        self._events.add(owner, session_id, "file.moved", source=source, target=target)
+
+    async def remove_file(self, owner: OwnerId, session_id: str, path: str, *, recursive: bool = False) -> None:
+        await self._files(owner, session_id).remove(path, recursive=recursive)
+        self._events.add(owner, session_id, "file.removed", path=path)
+
+    def watch(
+        self, owner: OwnerId, session_id: str, path: str, *, recursive: bool = False
+    ) -> AsyncIterator[FileChange]:
+        return self._files(owner, session_id).watch(path, recursive=recursive)
+
+    # Looking in
+
+    async def processes(self, owner: OwnerId, session_id: str) -> list[ProcessInfo]:
+        session = self._sessions.find(owner, session_id)
+        answer = await ask(session, "processes", {}, kind="session", name=session_id)
+        try:
+            return [
+                ProcessInfo(pid=int(entry["pid"]), comm=str(entry["comm"]), state=str(entry["state"])[:1])
+                for entry in answer["processes"]
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise SandboxFailed("the sandbox's agent answered nonsense", error) from error
+
+    def transcript(self, owner: OwnerId, session_id: str, *, offset: int = 0, limit: int = 0) -> TranscriptPage:
+        return self._sessions.transcript(self._sessions.find(owner, session_id)).read(offset, limit)
+
+    async def events(self, owner: OwnerId, session_id: str, *, limit: int = 0) -> list[str]:
+        session = self._sessions.find(owner, session_id)
+        return await self._events.read(owner, session.session_id, min(limit or _DEFAULT_EVENTS, _MAX_EVENTS))
+
+    def list_workspaces(self, owner: OwnerId) -> list[WorkspaceView]:
+        return self._workspaces.list(owner)
+
+    async def delete_workspace(self, owner: OwnerId, tenant: str) -> None:
+        using = [session.session_id for session in self._sessions.of(owner) if session.spec.tenant == tenant]
+        if using:
+            raise Conflict(f"workspace {tenant} is used by session {using[0]}: destroy it first")
+        await self._workspaces.delete(owner, tenant)
+        self._events.add(owner, "", "workspace.deleted", tenant=tenant)
+
+    def status(self) -> EngineStatus:
+        return EngineStatus(runtimes=self._runtimes, pool=self._sessions.pool.status(), sessions=len(self._sessions))
+
+    # The engine's own life
+
+    async def _begin(self) -> None:
+        self._runtimes = await self._substrate.runtimes()
+        await recover(self._store, self._substrate, self._sessions, self._runs, self._terminals)
+        default = self._settings.default
+        if self._runtimes[default.runtime].available:
+            self._sessions.pool.keep(default, floor=self._settings.pool.min)
+            self._sessions.pool.refill(default)
+        self._tasks.start(self._tend(), name="reaper")
+
+    async def _tend(self) -> None:
+        written_at = time.monotonic()
+        while True:
+            await asyncio.sleep(self._settings.reap_every_s)
+            self._sessions.reap(time.time())
+            self._sessions.pool.tend()
+            if time.monotonic() - written_at > _REMEMBER_USE_EVERY_S:
+                written_at = time.monotonic()
+                await self._sessions.remember_use()
+
+    async def _let_go(self) -> None:
+        self._sessions.pool.close()
+        with contextlib.suppress(K8eError):
+            await self._sessions.remember_use()
+        held = [session.box for session in self._sessions if session.box is not None]
+        for box in [*self._sessions.pool.drain(), *held]:
+            await box.release()
+
+    def _close(self) -> None:
+        self._store.close()
+        self._events.close()
+
+    def _session_ends(self, session: Session) -> None:
+        self._runs.drop(session)
+        self._terminals.drop(session)
+
+    def _files(self, owner: OwnerId, session_id: str) -> Files:
+        session = self._sessions.find(owner, session_id)
+        session.last_used = time.time()
+        return Files(session.live_box())

@@ -1,0 +1,296 @@
+"""Commands under way: a lossless stream of output from the agent to whoever asked.
+
+A stream survives the loss of its link: it attaches again and goes on at the byte where it stopped. Output is
+acknowledged only when the consumer asks for more, so a slow reader slows the command and costs no memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from k8e.engine.boxes import Box
+from k8e.engine.tasks import Tasks
+from k8e.errors import Conflict, Exhausted, InvalidSpec, K8eError, NotFound, SandboxFailed, SandboxLost
+from k8e.model import Argv, Code, Command, Outcome, Reason, Shell, Status
+from k8e.wire.aio import Data, Event, LinkLost, RemoteError, Stream
+
+__all__ = ["STDERR", "STDOUT", "ExecStream", "Output", "exec_args", "outcome_of", "remote_failure"]
+
+STDIN: Final = 0
+STDOUT: Final = 1
+STDERR: Final = 2
+
+_AGENT_GRACE_S: Final = 10.0
+# How long past its own time limit a command may keep the agent from answering before we stop believing the agent.
+_SIGKILL: Final = 9
+_TIMED_OUT_CODE: Final = 124
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    channel: int
+    offset: int
+    payload: bytes
+
+
+Item: TypeAlias = Output | Outcome
+
+
+def exec_args(exec_id: str, command: Command, *, env: Mapping[str, str], user: str, timeout_s: float) -> dict[str, Any]:
+    """The agent's own words for a command."""
+    what = command.what
+    size = command.terminal
+    return {
+        "id": exec_id,
+        "argv": list(what.argv) if isinstance(what, Argv) else None,
+        "shell": what.text if isinstance(what, Shell) else None,
+        "language": what.language.value if isinstance(what, Code) else None,
+        "code": what.text if isinstance(what, Code) else None,
+        "cwd": command.cwd or "/workspace",
+        "env": {**env, **command.env},
+        "user": command.user or user,
+        "stdin": command.stdin,
+        "pty": {"rows": size.rows, "cols": size.cols} if size else None,
+        "timeout_s": timeout_s if timeout_s > 0 else None,
+    }
+
+
+def remote_failure(error: RemoteError, *, kind: str, name: str) -> K8eError:
+    """The agent's refusal in our own tree; the text is the agent's, the class is ours."""
+    match error.code:
+        case "not_found":
+            return NotFound(kind, name)
+        case "invalid":
+            return InvalidSpec(error.message)
+        case "conflict":
+            return Conflict(error.message)
+        case "exhausted":
+            return Exhausted(error.message)
+        case "io":
+            return InvalidSpec(error.message)
+        case _:
+            return SandboxFailed("the sandbox's agent failed", error.message)
+
+
+class ExecStream:
+    """One command's output, then exactly one Outcome. Iterate it in one place only."""
+
+    def __init__(
+        self,
+        box: Box,
+        exec_id: str,
+        tasks: Tasks,
+        *,
+        timeout_s: float = 0.0,
+        ended: Callable[[], None] = lambda: None,
+        keep_in_sandbox_bytes: int = 0,
+    ) -> None:
+        self.exec_id = exec_id
+        self.pid = 0
+        self._box = box
+        self._tasks = tasks
+        self._ended = ended
+        self._ack_lag = keep_in_sandbox_bytes
+        self._stream: Stream | None = None
+        self._delivered: dict[int, int] = {}
+        self._unacked: Output | None = None
+        self._held_back: Item | None = None
+        self._oom_before = box.oom_kills()
+        self._is_over = False
+        loop = asyncio.get_running_loop()
+        self._give_up_at = loop.time() + timeout_s + _AGENT_GRACE_S if timeout_s > 0 else None
+
+    async def start(self, args: Mapping[str, Any]) -> None:
+        """Ask the agent to run it; sent twice after a lost link it still runs once."""
+        try:
+            self._stream = await (await self._box.link()).open("exec", args)
+        except LinkLost:
+            self._stream = await (await self._box.link()).open("exec", args)
+        except ValueError as error:
+            raise InvalidSpec(
+                "the command with its environment is larger than 1 MiB: write it to a file first"
+            ) from error
+
+    async def attach(self, offsets: Mapping[int, int]) -> None:
+        """Go on with a command that already runs, each channel from its offset. Raises: NotFound."""
+        self._delivered.update(offsets)
+        self._stream = await self._reattach()
+
+    def __aiter__(self) -> AsyncIterator[Item]:
+        return self._items()
+
+    async def _items(self) -> AsyncIterator[Item]:
+        while True:
+            item = await self.next()
+            if item is not None:
+                yield item
+            if isinstance(item, Outcome):
+                return
+
+    async def started(self) -> int:
+        """Wait until the command runs; its pid inside, or 0 when it ended or could not start."""
+        if self._held_back is None and not self.pid:
+            self._held_back = await self.next(until_started=True)
+        return self.pid
+
+    async def next(self, *, until_started: bool = False) -> Item | None:
+        """The next piece of output, or the outcome. Raises: SandboxFailed, NotFound."""
+        held, self._held_back = self._held_back, None
+        if held is not None:
+            return held
+        self._acknowledge()
+        try:
+            async with asyncio.timeout_at(self._give_up_at):
+                while True:
+                    item = await self._receive()
+                    if item is not None or (until_started and self.pid):
+                        return item
+        except TimeoutError:
+            # The agent enforces the limit itself; one that does not answer long after it is no longer ours.
+            self._tasks.start(self._box.destroy(), name=f"condemn {self._box.id}")
+            return self._over(_lost("the agent did not end the command in time"))
+        except SandboxLost as error:
+            return self._over(_lost(str(error)))
+
+    async def send(self, data: bytes) -> None:
+        """Input for the command; waits while the command does not read."""
+        with contextlib.suppress(RemoteError):
+            await self._writer().send(STDIN, data)
+
+    async def send_eof(self) -> None:
+        """No more input."""
+        with contextlib.suppress(RemoteError):
+            await self._writer().finish(STDIN)
+
+    async def kill(self, signal: int = _SIGKILL) -> None:
+        """Signal the command; 9 ends everything it started."""
+        try:
+            await (await self._box.link()).call("kill", {"id": self.exec_id, "signal": signal})
+        except RemoteError as error:
+            raise remote_failure(error, kind="command", name=self.exec_id) from error
+
+    async def close(self, *, kill: bool = True) -> None:
+        """Let go; unless told otherwise the command ends too. Safe to repeat and when already over."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._tasks.start(self._let_go(kill), name=f"let go {self.exec_id}")
+        self._ended()
+
+    async def _let_go(self, kill: bool) -> None:
+        with contextlib.suppress(LinkLost, SandboxFailed, TimeoutError, RemoteError):
+            if self._stream is not None:
+                await self._stream.cancel()
+            link = await self._box.link()
+            if kill:
+                await link.call("kill", {"id": self.exec_id, "signal": _SIGKILL})
+                await link.call("forget", {"id": self.exec_id})
+
+    async def _receive(self) -> Item | None:
+        try:
+            if self._stream is None:
+                self._stream = await self._reattach()
+            item = await self._stream.receive()
+        except LinkLost:
+            self._stream = None
+            return None
+        except RemoteError as error:
+            raise remote_failure(error, kind="command", name=self.exec_id) from error
+        if isinstance(item, Data):
+            return self._output(item)
+        if isinstance(item, Event):
+            return self._event(item)
+        raise SandboxFailed("the sandbox's agent ended a command without an outcome")
+
+    async def _reattach(self) -> Stream:
+        offsets = {str(channel): offset for channel, offset in self._delivered.items()}
+        while True:
+            try:
+                return await (await self._box.link()).open("attach", {"id": self.exec_id, "offsets": offsets})
+            except LinkLost:
+                continue
+
+    def _output(self, data: Data) -> Output:
+        if data.channel not in (STDOUT, STDERR):
+            raise SandboxFailed("the sandbox's agent sent output on a channel that does not exist")
+        output = Output(data.channel, data.offset, data.payload)
+        self._delivered[data.channel] = data.offset + len(data.payload)
+        self._unacked = output
+        return output
+
+    def _acknowledge(self) -> None:
+        output, self._unacked = self._unacked, None
+        if output is not None and self._stream is not None:
+            with contextlib.suppress(LinkLost):
+                self._stream.ack(output.channel, max(0, output.offset + len(output.payload) - self._ack_lag))
+
+    def _event(self, event: Event) -> Item | None:
+        if event.name == "started":
+            self.pid = int(event.fields.get("pid", 0))
+        if event.name != "exited":
+            return None
+        outcome = self._outcome(event.fields)
+        self._forget()
+        return self._over(outcome)
+
+    def _over(self, outcome: Outcome) -> Outcome:
+        if not self._is_over:
+            self._is_over = True
+            self._ended()
+        return outcome
+
+    def _forget(self) -> None:
+        self._tasks.start(_forget(self._box, self.exec_id), name=f"forget {self.exec_id}")
+
+    def _outcome(self, fields: Mapping[str, Any]) -> Outcome:
+        signal = _number(fields.get("signal"))
+        reason = str(fields.get("reason", ""))
+        if reason == "signaled" and signal == _SIGKILL and self._box.oom_kills() > self._oom_before:
+            reason = "oom_killed"
+        return outcome_of(
+            reason,
+            code=_number(fields.get("code")),
+            signal=signal,
+            detail=str(fields.get("detail", ""))[:4096],
+            duration_ms=_number(fields.get("duration_ms")),
+        )
+
+    def _writer(self) -> Stream:
+        if self._stream is None:
+            raise LinkLost("the link to the sandbox is being made anew")
+        return self._stream
+
+
+def outcome_of(reason: str, *, code: int, signal: int, detail: str, duration_ms: int) -> Outcome:
+    """The agent's account of an end in the words of our clients."""
+    status, why, exit_code = Status.COMPLETED, Reason.NONE, 128 + signal if signal else code
+    match reason:
+        case "timed_out":
+            status, exit_code = Status.TIMED_OUT, _TIMED_OUT_CODE
+        case "killed":
+            status, why = Status.FAILED, Reason.KILLED
+        case "oom_killed":
+            status, why, exit_code = Status.FAILED, Reason.OOM_KILLED, 128 + _SIGKILL
+        case "not_started":
+            status, why = Status.FAILED, Reason.NOT_STARTED
+    return Outcome(
+        status=status, exit_code=exit_code, signal=signal, reason=why, detail=detail, duration_ms=duration_ms
+    )
+
+
+def _lost(detail: str) -> Outcome:
+    return Outcome(status=Status.FAILED, exit_code=128 + _SIGKILL, reason=Reason.SANDBOX_LOST, detail=detail)
+
+
+def _number(value: object) -> int:
+    """A small non-negative integer from an untrusted field."""
+    return value if isinstance(value, int) and 0 <= value < 2**53 else 0
+
+
+async def _forget(box: Box, exec_id: str) -> None:
+    with contextlib.suppress(LinkLost, SandboxFailed, TimeoutError, RemoteError):
+        await (await box.link()).call("forget", {"id": exec_id})

@@ -1,0 +1,146 @@
+"""Files of a session, streamed both ways; nothing is held here but the chunk on its way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from k8e.engine.boxes import Box
+from k8e.engine.execs import remote_failure
+from k8e.errors import SandboxFailed
+from k8e.model import FileEntry, FileKind
+from k8e.wire.aio import Data, Event, LinkLost, RemoteError, Stream
+
+__all__ = ["FileChange", "Files"]
+
+_IN: Final = 0
+_OUT: Final = 1
+# How long the sandbox may take over one chunk of a file.
+_STALL_TIMEOUT_S: Final = 60.0
+_MAX_ENTRIES: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    kind: str
+    path: str
+
+
+class Files:
+    """The file operations of one sandbox. Every path may hold any name that Linux allows."""
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+
+    async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
+        """Chunks of the file. Raises: NotFound, InvalidSpec."""
+        async with _opened(self._box, "file.read", {"path": path, "offset": offset, "length": length}) as stream:
+            while (item := await _receive(stream, path)) is not None:
+                if isinstance(item, Data):
+                    yield item.payload
+                    stream.ack(_OUT, item.offset + len(item.payload))
+
+    async def write(
+        self, path: str, chunks: AsyncIterable[bytes], *, append: bool = False, perm: int | None = None
+    ) -> int:
+        """Replace the file in one step, or append; a broken transfer leaves the old content. Returns the new size."""
+        args = {"path": path, "mode": "a" if append else "w", "perm": perm, "parents": True}
+        async with _opened(self._box, "file.write", args) as stream:
+            try:
+                async for chunk in chunks:
+                    async with asyncio.timeout(_STALL_TIMEOUT_S):
+                        await stream.send(_IN, chunk)
+                await stream.finish(_IN)
+            except RemoteError:
+                # The reason is in the stream itself: a full disk, a missing directory.
+                pass
+            while (item := await _receive(stream, path)) is not None:
+                if isinstance(item, Event) and item.name == "written":
+                    return int(item.fields["size"])
+        raise SandboxFailed(f"write {path}", "the sandbox did not confirm it")
+
+    async def stat(self, path: str, *, follow: bool = True) -> FileEntry:
+        return _entry(await self._call("file.stat", {"path": path, "follow": follow}, path))
+
+    async def list(self, path: str, *, recursive: bool, since_s: float = 0.0) -> list[FileEntry]:
+        """Entries below a directory, sorted by path."""
+        entries: list[FileEntry] = []
+        args = {"path": path, "recursive": recursive, "since": since_s}
+        async with _opened(self._box, "file.list", args) as stream:
+            while (item := await _receive(stream, path)) is not None:
+                if isinstance(item, Event) and item.name == "entries":
+                    entries += [_entry(fields) for fields in item.fields["entries"]]
+                if len(entries) > _MAX_ENTRIES:
+                    raise SandboxFailed(f"list {path}", f"more than {_MAX_ENTRIES} entries")
+        return sorted(entries, key=lambda entry: entry.path)
+
+    async def make_directory(self, path: str) -> None:
+        await self._call("file.mkdir", {"path": path, "parents": True}, path)
+
+    async def move(self, source: str, target: str) -> None:
+        await self._call("file.move", {"source": source, "target": target}, source)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        await self._call("file.remove", {"path": path, "recursive": recursive}, path)
+
+    async def watch(self, path: str, *, recursive: bool) -> AsyncIterator[FileChange]:
+        """Changes as they happen, until the caller stops asking."""
+        async with _opened(self._box, "file.watch", {"path": path, "recursive": recursive}) as stream:
+            while True:
+                try:
+                    item = await stream.receive()
+                except RemoteError as error:
+                    raise remote_failure(error, kind="path", name=path) from error
+                if item is None:
+                    return
+                if isinstance(item, Event) and item.name == "change":
+                    yield FileChange(kind=str(item.fields["kind"]), path=str(item.fields["path"]))
+
+    async def _call(self, op: str, args: Mapping[str, Any], path: str) -> dict[str, Any]:
+        try:
+            return await (await self._box.link()).call(op, args, timeout_s=_STALL_TIMEOUT_S)
+        except RemoteError as error:
+            raise remote_failure(error, kind="file", name=path) from error
+
+
+@contextlib.asynccontextmanager
+async def _opened(box: Box, op: str, args: Mapping[str, Any]) -> AsyncIterator[Stream]:
+    try:
+        stream = await (await box.link()).open(op, args)
+        try:
+            yield stream
+        finally:
+            with contextlib.suppress(LinkLost):
+                await stream.cancel()
+    except LinkLost as error:
+        raise SandboxFailed("the link to the sandbox broke", error) from error
+
+
+async def _receive(stream: Stream, path: str) -> Data | Event | None:
+    try:
+        async with asyncio.timeout(_STALL_TIMEOUT_S):
+            return await stream.receive()
+    except RemoteError as error:
+        raise remote_failure(error, kind="file", name=path) from error
+    except TimeoutError as error:
+        raise SandboxFailed(f"transfer {path}", "the sandbox stalled") from error
+
+
+_KINDS: Final = {kind.value: kind for kind in FileKind}
+
+
+def _entry(fields: Mapping[str, Any]) -> FileEntry:
+    try:
+        return FileEntry(
+            path=str(fields["path"]),
+            kind=_KINDS.get(fields["kind"], FileKind.OTHER),
+            size=int(fields["size"]),
+            modified_s=float(fields["modified"]),
+            mode=int(fields["mode"]),
+            target=str(fields.get("target") or ""),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise SandboxFailed("the sandbox's agent answered nonsense", error) from error

@@ -1,0 +1,72 @@
+"""What a command leaves behind: its text and the beginning of its output in the transcript, its end in the event log."""
+
+from __future__ import annotations
+
+from k8e.engine.capture import Capture
+from k8e.engine.events import EventLog
+from k8e.engine.execs import ExecStream, Output
+from k8e.engine.session import Session
+from k8e.engine.transcript import Transcript
+from k8e.lifecycle import Phase
+from k8e.model import Argv, Code, Command, Outcome, Shell
+
+__all__ = ["RecordedStream", "Recorder"]
+
+_TITLE_CHARS = 4096
+
+
+class Recorder:
+    """Collects while the command runs and writes once, at its end."""
+
+    def __init__(self, session: Session, transcript: Transcript, events: EventLog, command: Command) -> None:
+        self._session = session
+        self._transcript = transcript
+        self._events = events
+        self._title = _title(command)[:_TITLE_CHARS]
+        self._output = Capture(Transcript.PER_STREAM_BYTES)
+
+    def add(self, payload: bytes) -> None:
+        self._output.add(payload)
+
+    def end(self, exec_id: str, outcome: Outcome) -> None:
+        if self._session.phase is not Phase.ACTIVE:
+            return
+        kept = self._output.value()
+        dropped = self._output.total - len(kept)
+        note = b"\n[%d more bytes]" % dropped if dropped else b""
+        text = b"$ %s\n%s%s" % (self._title.encode("utf-8", "replace"), kept, note)
+        self._transcript.append(text if text.endswith(b"\n") else text + b"\n")
+        self._events.add(
+            self._session.owner,
+            self._session.session_id,
+            "exec.ended",
+            exec_id=exec_id,
+            status=outcome.status,
+            reason=outcome.reason,
+            exit_code=outcome.exit_code,
+            duration_ms=outcome.duration_ms,
+        )
+
+
+class RecordedStream(ExecStream):
+    """A stream whose recorder sees all that passes."""
+
+    recorder: Recorder
+
+    async def next(self, *, until_started: bool = False) -> Output | Outcome | None:
+        item = await super().next(until_started=until_started)
+        if isinstance(item, Output):
+            self.recorder.add(item.payload)
+        elif isinstance(item, Outcome):
+            self.recorder.end(self.exec_id, item)
+        return item
+
+
+def _title(command: Command) -> str:
+    match command.what:
+        case Argv(argv):
+            return " ".join(argv)
+        case Shell(text):
+            return text
+        case Code(language, text):
+            return f"{language}: {text}"

@@ -1,0 +1,134 @@
+"""Applying a recovery plan: reconnect sessions, their runs and terminals, and clear away the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Iterable
+
+from k8e.engine.recovery import plan_recovery
+from k8e.engine.runs import Runs
+from k8e.engine.session import Session, spec_from_json
+from k8e.engine.sessions import Sessions, default_claim
+from k8e.engine.store import Change, Store
+from k8e.engine.substrate import Substrate
+from k8e.engine.terminals import Terminals
+from k8e.errors import K8eError
+from k8e.lifecycle import Phase
+from k8e.model import Claim, OwnerId, Runtime, SandboxId, SessionId, Template, WorkspaceId
+
+__all__ = ["recover"]
+
+_log = logging.getLogger(__name__)
+
+
+async def recover(store: Store, substrate: Substrate, sessions: Sessions, runs: Runs, terminals: Terminals) -> None:
+    """Make the world and the store agree again."""
+    boxes = {SandboxId(row["id"]): row for row in store.rows("SELECT * FROM sandboxes")}
+    held = {SandboxId(row["sandbox"]): row for row in store.rows("SELECT * FROM sessions ORDER BY parent != ''")}
+    found = await substrate.survivors()
+    plan = plan_recovery(
+        written={sandbox: Phase(row["phase"]) for sandbox, row in boxes.items()},
+        sessions={sandbox: Phase(row["phase"]) for sandbox, row in held.items()},
+        found=found,
+        alive={sandbox for sandbox in found if substrate.alive(sandbox)},
+    )
+    _log.info(
+        "recovering",
+        extra={"held": len(plan.held), "warm": len(plan.warm), "lost": len(plan.lost), "remove": len(plan.remove)},
+    )
+    for sandbox in plan.remove:
+        await substrate.destroy(sandbox)
+    await _forget(store, plan.remove - plan.lost, held)
+    by_name: dict[tuple[str, str], Session] = {}
+    for sandbox, row in held.items():
+        if sandbox in plan.held or sandbox in plan.lost:
+            session = await _take_back(store, sessions, row, boxes.get(sandbox), by_name, lost=sandbox in plan.lost)
+            by_name[row["owner"], row["session_id"]] = session
+    for sandbox in plan.warm:
+        await _restock(sessions, sandbox, _template(boxes[sandbox]))
+    await _resume(store, runs, terminals, by_name)
+
+
+async def _forget(store: Store, gone: Iterable[SandboxId], held: dict[SandboxId, sqlite3.Row]) -> None:
+    changes = []
+    for sandbox in gone:
+        changes.append(Change("DELETE FROM sandboxes WHERE id=?", (sandbox,)))
+        row = held.get(sandbox)
+        if row is not None:
+            key = (row["owner"], row["session_id"])
+            changes += [
+                Change(f"DELETE FROM {table} WHERE owner=? AND session_id=?", key)  # noqa: S608  # names are ours
+                for table in ("runs", "terminals", "sessions")
+            ]
+    if changes:
+        await store.commit(*changes)
+
+
+async def _take_back(
+    store: Store,
+    sessions: Sessions,
+    row: sqlite3.Row,
+    box_row: sqlite3.Row | None,
+    by_name: dict[tuple[str, str], Session],
+    *,
+    lost: bool,
+) -> Session:
+    spec = spec_from_json(row["spec"])
+    template = _template(box_row) if box_row is not None else spec.template()
+    session = Session(
+        owner=OwnerId(row["owner"]),
+        session_id=SessionId(row["session_id"]),
+        spec=spec,
+        phase=Phase(row["phase"]),
+        created_at=row["created_at"],
+        expires_at=row["expires_at"],
+        idle_timeout_s=row["idle_timeout_s"],
+        last_used=row["last_used"],
+        box=sessions.new_box(SandboxId(row["sandbox"]), template),
+        warm=bool(row["warm"]),
+        workspace=WorkspaceId(row["workspace"]) if row["workspace"] else None,
+        parent=by_name.get((row["owner"], row["parent"])),
+        detail=row["detail"],
+    )
+    sessions.adopt(session)
+    if not lost and session.box is not None:
+        session.box.claim = Claim(cpus=spec.limits.cpus, processes=spec.limits.processes, workspace=session.workspace)
+        with contextlib.suppress(K8eError):
+            await session.box.connect()
+            return session
+    await store.commit(session.enter(Phase.FAILED, detail="its sandbox did not survive"))
+    return session
+
+
+async def _restock(sessions: Sessions, sandbox: SandboxId, template: Template) -> None:
+    box = sessions.new_box(sandbox, template)
+    try:
+        await box.connect()
+    except K8eError:
+        await box.destroy()
+        return
+    box.claim = default_claim(sessions.settings)
+    sessions.pool.adopt(box)
+
+
+async def _resume(store: Store, runs: Runs, terminals: Terminals, by_name: dict[tuple[str, str], Session]) -> None:
+    for row in store.rows("SELECT * FROM runs"):
+        session = by_name.get((row["owner"], row["session_id"]))
+        if session is not None:
+            await runs.resume(session, row)
+    for row in store.rows("SELECT * FROM terminals"):
+        session = by_name.get((row["owner"], row["session_id"]))
+        if session is not None:
+            with contextlib.suppress(K8eError):
+                await terminals.resume(session, row)
+
+
+def _template(row: sqlite3.Row) -> Template:
+    return Template(
+        runtime=Runtime(row["runtime"]),
+        image=row["image"],
+        memory_bytes=row["memory_bytes"],
+        disk_bytes=row["disk_bytes"],
+    )

@@ -1,0 +1,237 @@
+"""Background runs: commands whose output the server writes down, so that anybody may come back for it later.
+
+A byte is acknowledged to the sandbox only after it is in a file; a server that dies goes on where the files
+end. Past the bound output is dropped and the run says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from k8e.engine.commands import Commands, ask
+from k8e.engine.execs import STDERR, STDOUT, ExecStream, Output
+from k8e.engine.ids import new_id
+from k8e.engine.session import Session
+from k8e.engine.sessions import Sessions
+from k8e.engine.store import Change, Store
+from k8e.engine.tasks import Tasks
+from k8e.errors import Conflict, Exhausted, K8eError, NotFound
+from k8e.model import Command, Outcome, OwnerId, Reason, RunId, SessionId, Status
+
+__all__ = ["Run", "RunView", "Runs"]
+
+_CHUNK_BYTES = 256 * 1024
+_CHANNELS = (STDOUT, STDERR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    run_id: RunId
+    session_id: SessionId
+    status: Status
+    stdout: bytes
+    stderr: bytes
+    outcome: Outcome | None
+    truncated: bool
+    duration_ms: int
+
+
+class Run:
+    """One background run; `directory` holds one file per channel."""
+
+    def __init__(self, run_id: RunId, session: Session, directory: Path, *, started_at: float) -> None:
+        self.id = run_id
+        self.session = session
+        self.started_at = started_at
+        self.outcome: Outcome | None = None
+        self.truncated = False
+        self.task: asyncio.Task[None] | None = None
+        self._directory = directory
+        self._grown = asyncio.Event()
+
+    def path(self, channel: int) -> Path:
+        return self._directory / str(channel)
+
+    def offsets(self) -> dict[int, int]:
+        """Where each file ends; a truncated one no longer says where the stream is."""
+        sizes = {channel: self._size(channel) for channel in _CHANNELS}
+        limit = self.session.spec.limits.run_output_bytes
+        return {channel: size for channel, size in sizes.items() if size < limit}
+
+    def write(self, output: Output) -> None:
+        """Append what fits; called in order, once per byte."""
+        room = self.session.spec.limits.run_output_bytes - self._size(output.channel)
+        if room < len(output.payload):
+            self.truncated = True
+        if room > 0:
+            with self.path(output.channel).open("ab") as file:
+                file.write(output.payload[:room])
+        self.notify()
+
+    def notify(self) -> None:
+        self._grown.set()
+        self._grown = asyncio.Event()
+
+    def read(self, channel: int, offset: int, length: int) -> bytes:
+        with contextlib.suppress(FileNotFoundError), self.path(channel).open("rb") as file:
+            return os.pread(file.fileno(), length, offset)
+        return b""
+
+    async def follow(self, offsets: Mapping[int, int]) -> AsyncIterator[Output | Outcome]:
+        """Everything from the offsets on, then the outcome."""
+        at = {channel: offsets.get(channel, 0) for channel in _CHANNELS}
+        while True:
+            grown, outcome = self._grown, self.outcome
+            for channel in _CHANNELS:
+                while payload := self.read(channel, at[channel], _CHUNK_BYTES):
+                    yield Output(channel, at[channel], payload)
+                    at[channel] += len(payload)
+            if outcome is not None:
+                yield outcome
+                return
+            await grown.wait()
+
+    def view(self, *, output_bytes: int) -> RunView:
+        outcome = self.outcome
+        sizes = [self._size(channel) for channel in _CHANNELS]
+        return RunView(
+            run_id=self.id,
+            session_id=self.session.session_id,
+            status=outcome.status if outcome else Status.RUNNING,
+            stdout=self.read(STDOUT, 0, output_bytes),
+            stderr=self.read(STDERR, 0, output_bytes),
+            outcome=outcome,
+            truncated=self.truncated or any(size > output_bytes for size in sizes),
+            duration_ms=outcome.duration_ms if outcome else int((time.time() - self.started_at) * 1000),
+        )
+
+    def _size(self, channel: int) -> int:
+        try:
+            return self.path(channel).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+
+class Runs:
+    def __init__(self, store: Store, sessions: Sessions, commands: Commands, tasks: Tasks, *, per_session: int) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._commands = commands
+        self._tasks = tasks
+        self._per_session = per_session
+        self._by_id: dict[RunId, Run] = {}
+
+    async def start(self, session: Session, command: Command) -> Run:
+        """Start a command that goes on when the caller leaves; without a time limit of its own it has none."""
+        if session.runs >= self._per_session:
+            raise Exhausted(
+                f"session {session.session_id} already has {session.runs} background runs: kill one or wait for it"
+            )
+        run = self._new(session, RunId(new_id("run")), started_at=time.time())
+        await self._store.commit(
+            Change(
+                "INSERT INTO runs VALUES (?,?,?,?,?,?)",
+                (run.id, session.owner, session.session_id, run.started_at, "", 0),
+            )
+        )
+        # Written down first: a crash here is a run that never started, not a command that nobody knows.
+        stream = await self._commands.start(session, run.id, command, timeout_s=command.timeout_s or 0.0)
+        self._follow(run, stream)
+        return run
+
+    def find(self, owner: OwnerId, run_id: str) -> Run:
+        """The caller's own run. Raises: NotFound."""
+        run = self._by_id.get(RunId(run_id))
+        if run is None or run.session.owner != owner:
+            raise NotFound("run", run_id)
+        return run
+
+    def of(self, session: Session) -> list[Run]:
+        return [run for run in self._by_id.values() if run.session is session]
+
+    async def resume(self, session: Session, row: sqlite3.Row) -> None:
+        """Take back a run after a restart, from where its files end."""
+        run = self._new(session, RunId(row["id"]), started_at=row["started_at"])
+        run.truncated = bool(row["truncated"])
+        if row["outcome"]:
+            run.outcome = outcome_from_json(row["outcome"])
+            return
+        try:
+            stream = await self._commands.attach(session, run.id, run.offsets())
+        except K8eError as error:
+            await self._finish(run, _lost(run, str(error)))
+        else:
+            self._follow(run, stream)
+
+    async def kill(self, run: Run, signal: int) -> None:
+        """Signal it; 9 ends everything it started. Raises: Conflict when it is already over."""
+        if run.outcome is not None:
+            raise Conflict(f"run {run.id} has already ended")
+        await ask(run.session, "kill", {"id": run.id, "signal": signal}, kind="run", name=run.id)
+
+    def drop(self, session: Session) -> None:
+        """The session ends: whoever follows a run hears that it was killed."""
+        for run in self.of(session):
+            if run.task is not None:
+                run.task.cancel()
+            if run.outcome is None:
+                run.outcome = _lost(run, "the session ended")
+                run.notify()
+            self._by_id.pop(run.id, None)
+
+    def _new(self, session: Session, run_id: RunId, *, started_at: float) -> Run:
+        directory = self._sessions.directory(session) / run_id
+        directory.mkdir(exist_ok=True)
+        run = self._by_id[run_id] = Run(run_id, session, directory, started_at=started_at)
+        return run
+
+    def _follow(self, run: Run, stream: ExecStream) -> None:
+        run.session.runs += 1
+        run.task = self._tasks.start(self._pump(run, stream), name=f"run {run.id}")
+
+    async def _pump(self, run: Run, stream: ExecStream) -> None:
+        try:
+            async for item in stream:
+                if isinstance(item, Outcome):
+                    await self._finish(run, item)
+                else:
+                    run.write(item)
+        except K8eError as error:
+            await self._finish(run, _lost(run, str(error)))
+        finally:
+            run.session.runs -= 1
+
+    async def _finish(self, run: Run, outcome: Outcome) -> None:
+        """The end of a run, written down before anybody hears of it."""
+        await self._store.commit(
+            Change(
+                "UPDATE runs SET outcome=?, truncated=? WHERE id=?",
+                (json.dumps(asdict(outcome)), int(run.truncated), run.id),
+            )
+        )
+        run.outcome = outcome
+        run.notify()
+
+
+def outcome_from_json(text: str) -> Outcome:
+    fields: dict[str, Any] = json.loads(text)
+    return Outcome(**{**fields, "status": Status(fields["status"]), "reason": Reason(fields["reason"])})
+
+
+def _lost(run: Run, detail: str) -> Outcome:
+    return Outcome(
+        status=Status.FAILED,
+        exit_code=137,
+        reason=Reason.SANDBOX_LOST,
+        detail=detail,
+        duration_ms=int((time.time() - run.started_at) * 1000),
+    )

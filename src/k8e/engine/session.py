@@ -1,0 +1,179 @@
+"""One session's record: what it was promised, where it is in its life, and when it ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from dataclasses import dataclass, field
+
+from k8e.engine.boxes import Box
+from k8e.engine.store import Change
+from k8e.errors import SandboxLost
+from k8e.lifecycle import Phase, advance
+from k8e.model import Limits, OwnerId, Runtime, SessionId, SessionSpec, WorkspaceId
+
+__all__ = ["NEVER", "Session", "SessionView", "Use", "deadline", "spec_from_json", "spec_to_json"]
+
+NEVER = float("inf")
+
+
+def deadline(start: float, seconds: float) -> float:
+    """When a time limit ends; zero or less means that there is none."""
+    return start + seconds if seconds > 0 else NEVER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionView:
+    """What a door may show of a session: environment keys, never values."""
+
+    session_id: SessionId
+    phase: Phase
+    runtime: Runtime
+    image: str
+    tenant: str
+    created_at: float
+    expires_at: float
+    idle_at: float
+    env_keys: tuple[str, ...]
+    background_runs: int
+    allowed_hosts: tuple[str, ...]
+    parent: SessionId | None
+    children: tuple[SessionId, ...]
+    limits: Limits
+    warm: bool
+    detail: str
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Session:
+    """Mutable only through the table that owns it."""
+
+    owner: OwnerId
+    session_id: SessionId
+    spec: SessionSpec
+    phase: Phase
+    created_at: float
+    expires_at: float
+    idle_timeout_s: float
+    last_used: float
+    box: Box | None = None
+    warm: bool = False
+    workspace: WorkspaceId | None = None
+    parent: Session | None = None
+    children: list[Session] = field(default_factory=list)
+    busy: int = 0
+    runs: int = 0
+    terminals: int = 0
+    detail: str = ""
+
+    def live_box(self) -> Box:
+        """The sandbox to work in. Raises: SandboxLost with the reason."""
+        if self.phase is not Phase.ACTIVE or self.box is None:
+            raise SandboxLost(f"session {self.session_id} is {self.phase}", self.detail)
+        return self.box
+
+    def idle_at(self) -> float:
+        """When it will have been idle for too long; never while something runs in it."""
+        return NEVER if self.busy else deadline(self.last_used, self.idle_timeout_s)
+
+    def is_over(self, now: float) -> bool:
+        return now >= self.expires_at or now >= self.idle_at()
+
+    def enter(self, phase: Phase, *, detail: str = "") -> Change:
+        """Advance, and the change that makes it durable."""
+        self.phase = advance(self.phase, phase)
+        self.detail = detail or self.detail
+        return Change(
+            "UPDATE sessions SET phase=?, detail=? WHERE owner=? AND session_id=?",
+            (self.phase, self.detail, self.owner, self.session_id),
+        )
+
+    def inserted(self, sandbox: str) -> Change:
+        """The change that writes a new session down."""
+        return Change(
+            "INSERT INTO sessions VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            (
+                self.owner,
+                self.session_id,
+                sandbox,
+                self.phase,
+                spec_to_json(self.spec),
+                self.parent.session_id if self.parent else "",
+                self.workspace or "",
+                int(self.warm),
+                self.detail,
+                self.created_at,
+                self.expires_at,
+                self.idle_timeout_s,
+                self.last_used,
+            ),
+        )
+
+    def deleted(self) -> tuple[Change, ...]:
+        """The changes that forget a session and what hangs on it."""
+        key = (self.owner, self.session_id)
+        return (
+            Change("DELETE FROM runs WHERE owner=? AND session_id=?", key),
+            Change("DELETE FROM terminals WHERE owner=? AND session_id=?", key),
+            Change("DELETE FROM sessions WHERE owner=? AND session_id=?", key),
+        )
+
+    def timed(self) -> Change:
+        """The change that remembers its deadlines."""
+        return Change(
+            "UPDATE sessions SET expires_at=?, idle_timeout_s=?, last_used=? WHERE owner=? AND session_id=?",
+            (self.expires_at, self.idle_timeout_s, self.last_used, self.owner, self.session_id),
+        )
+
+    def view(self) -> SessionView:
+        idle_at = self.idle_at()
+        return SessionView(
+            session_id=self.session_id,
+            phase=self.phase,
+            runtime=self.spec.runtime,
+            image=self.spec.image,
+            tenant=self.spec.tenant,
+            created_at=self.created_at,
+            expires_at=0.0 if self.expires_at == NEVER else self.expires_at,
+            idle_at=0.0 if idle_at == NEVER else idle_at,
+            env_keys=tuple(sorted(self.spec.env)),
+            background_runs=self.runs,
+            allowed_hosts=self.spec.allowed_hosts,
+            parent=self.parent.session_id if self.parent else None,
+            children=tuple(child.session_id for child in self.children),
+            limits=self.spec.limits,
+            warm=self.warm,
+            detail=self.detail,
+        )
+
+
+class Use:
+    """A session is busy, and so not idle, from now until this is called; called twice it counts once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session: Session | None = session
+        session.busy += 1
+        session.last_used = time.time()
+
+    def __call__(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.busy -= 1
+            session.last_used = time.time()
+
+
+def spec_to_json(spec: SessionSpec) -> str:
+    return json.dumps(dataclasses.asdict(spec))
+
+
+def spec_from_json(text: str) -> SessionSpec:
+    fields = json.loads(text)
+    return SessionSpec(
+        **{
+            **fields,
+            "runtime": Runtime(fields["runtime"]),
+            "limits": Limits(**fields["limits"]),
+            "allowed_hosts": tuple(fields["allowed_hosts"]),
+        }
+    )

@@ -1,0 +1,331 @@
+"""Sessions: who holds which sandbox, from the claim to the last trace of it.
+
+Every step is written down before it is visible, and every step can be repeated, so a crash at any point is
+mended by the next start. What a request waits for is owned by the engine, so a caller that goes away half-way
+leaves neither half a session nor half a removal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from k8e.engine.boxes import Box
+from k8e.engine.events import EventLog
+from k8e.engine.ids import check_client_id, check_tenant, new_id
+from k8e.engine.pool import Pool
+from k8e.engine.quotas import CreateRates
+from k8e.engine.session import Session, deadline
+from k8e.engine.settings import EngineSettings
+from k8e.engine.store import Change, Store
+from k8e.engine.substrate import Substrate
+from k8e.engine.tasks import Tasks
+from k8e.engine.transcript import Transcript
+from k8e.engine.workspaces import Workspaces
+from k8e.errors import Conflict, Denied, Exhausted, HostUnsupported, K8eError, NotFound, SandboxFailed
+from k8e.lifecycle import Phase
+from k8e.model import Claim, Death, OwnerId, SandboxId, SessionId, SessionSpec, Template
+
+__all__ = ["Sessions", "default_claim"]
+
+_log = logging.getLogger(__name__)
+
+_CLAIM_TRIES: Final = 3
+
+
+def default_claim(settings: EngineSettings) -> Claim:
+    """What warm sandboxes are given in advance, so that a plain claim has nothing left to set."""
+    return Claim(cpus=settings.limits.cpus, processes=settings.limits.processes)
+
+
+class Sessions:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        store: Store,
+        events: EventLog,
+        substrate: Substrate,
+        workspaces: Workspaces,
+        tasks: Tasks,
+    ) -> None:
+        self.settings = settings
+        self._store = store
+        self._events = events
+        self._substrate = substrate
+        self._workspaces = workspaces
+        self._tasks = tasks
+        self._by_key: dict[tuple[OwnerId, str], Session] = {}
+        self._endings: dict[Session, asyncio.Task[None]] = {}
+        self._rates = CreateRates(
+            per_s=settings.quotas.creates_per_s, burst=settings.quotas.create_burst, clock=time.monotonic
+        )
+        self.pool = Pool(settings.pool, tasks, build=self._build, discard=self.discard)
+        self.on_end: Callable[[Session], None] = lambda _session: None
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._by_key.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def find(self, owner: OwnerId, session_id: str) -> Session:
+        """The caller's own session. Raises: NotFound, also for one of somebody else's."""
+        session = self._by_key.get((owner, session_id))
+        if session is None or session.phase is Phase.CREATING:
+            raise NotFound("session", session_id)
+        return session
+
+    def of(self, owner: OwnerId) -> list[Session]:
+        return [session for (who, _), session in self._by_key.items() if who == owner]
+
+    def transcript(self, session: Session) -> Transcript:
+        return Transcript(self.directory(session) / "transcript")
+
+    def directory(self, session: Session) -> Path:
+        """Where the server keeps this session's transcript and background output; named by the sandbox, not the caller."""
+        if session.box is None:
+            raise NotFound("session", session.session_id)
+        path = self._directory(session.box.id)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _directory(self, sandbox: SandboxId) -> Path:
+        return self.settings.data_dir / "sessions" / sandbox
+
+    async def create(self, owner: OwnerId, spec: SessionSpec) -> Session:
+        """A usable session. Raises: InvalidSpec, Conflict, Exhausted, HostUnsupported, SandboxFailed."""
+        await self._check_runtime(spec)
+        if spec.tenant:
+            check_tenant(spec.tenant)
+        return await self._owned(self._create(owner, spec, parent=None), name="create session")
+
+    async def create_child(self, owner: OwnerId, parent_id: str) -> Session:
+        """A session with its own sandbox on its parent's workspace. Raises: NotFound, Denied past depth 1."""
+        parent = self.find(owner, parent_id)
+        if parent.parent is not None:
+            raise Denied(f"session {parent_id} is a sub-agent and cannot have sub-agents of its own (depth 1)")
+        parent.live_box()
+        spec = SessionSpec(
+            runtime=parent.spec.runtime,
+            image=parent.spec.image,
+            limits=parent.spec.limits,
+            env=parent.spec.env,
+            allowed_hosts=parent.spec.allowed_hosts,
+            user=parent.spec.user,
+        )
+        return await self._owned(self._create(owner, spec, parent=parent), name="create sub-agent")
+
+    async def extend(self, session: Session, *, ttl_s: float | None, idle_timeout_s: float | None) -> None:
+        """Move the deadlines, counted from now."""
+        now = time.time()
+        if ttl_s is not None:
+            session.expires_at = deadline(now, ttl_s)
+        if idle_timeout_s is not None:
+            session.idle_timeout_s = idle_timeout_s
+        session.last_used = now
+        await self._store.commit(session.timed())
+
+    async def destroy(self, session: Session, *, why: str = "asked") -> None:
+        """Remove the session, its children, its sandbox and everything that was only its own."""
+        await asyncio.shield(self._begin_end(session, why))
+        if session.phase is not Phase.GONE:
+            raise SandboxFailed(f"remove session {session.session_id}", "see the server's log; it will be tried again")
+
+    def reap(self, now: float) -> None:
+        """Begin to end every session whose time is over."""
+        for session in self:
+            if session.phase in (Phase.ACTIVE, Phase.FAILED) and session.is_over(now):
+                self._begin_end(session, "expired" if now >= session.expires_at else "idle")
+
+    def _begin_end(self, session: Session, why: str) -> asyncio.Task[None]:
+        ending = self._endings.get(session)
+        if ending is None:
+            ending = self._tasks.start(self._end(session, why), name=f"end {session.session_id}")
+            self._endings[session] = ending
+            ending.add_done_callback(lambda _task: self._endings.pop(session, None))
+        return ending
+
+    async def remember_use(self) -> None:
+        """Write down when sessions were last used, so that idleness is not forgotten by a restart."""
+        changes = [session.timed() for session in self if session.phase is Phase.ACTIVE]
+        if changes:
+            await self._store.commit(*changes)
+
+    def adopt(self, session: Session) -> None:
+        """Take back a session that survived a restart."""
+        self._by_key[session.owner, session.session_id] = session
+        if session.parent is not None:
+            session.parent.children.append(session)
+        if session.box is not None:
+            session.box.died = lambda _box, death: self._lost(session, death)
+
+    def new_box(self, sandbox: SandboxId, template: Template) -> Box:
+        return Box(sandbox, template, self._substrate, self._tasks)
+
+    async def _owned(self, work: Coroutine[Any, Any, Session], *, name: str) -> Session:
+        """Wait for work that goes on if the waiter leaves; a session that nobody waited for is ended again."""
+        task = self._tasks.start(_outcome_of(work), name=name)
+        try:
+            outcome = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._end_unclaimed)
+            raise
+        if isinstance(outcome, Session):
+            return outcome
+        raise outcome or SandboxFailed(name, "see the server's log")
+
+    def _end_unclaimed(self, task: asyncio.Task[Session | K8eError | None]) -> None:
+        outcome = None if task.cancelled() else task.result()
+        if isinstance(outcome, Session):
+            self._tasks.start(self.destroy(outcome, why="its creator went away"), name="end unclaimed session")
+
+    async def _check_runtime(self, spec: SessionSpec) -> None:
+        availability = (await self._substrate.runtimes()).get(spec.runtime)
+        if availability is None or not availability.available:
+            reason = availability.detail if availability else "unknown runtime"
+            raise HostUnsupported(f"runtime {spec.runtime} is not available on this host: {reason}")
+
+    async def _create(self, owner: OwnerId, spec: SessionSpec, *, parent: Session | None) -> Session:
+        session = self._reserve(owner, spec, parent)
+        key = (owner, session.session_id)
+        try:
+            if parent is not None:
+                session.workspace = parent.workspace or await self._substrate.share_workspace(parent.live_box().id)
+            elif spec.tenant:
+                session.workspace = await self._workspaces.find_or_create(
+                    owner, spec.tenant, disk_bytes=spec.limits.disk_bytes
+                )
+            await self._claim(session)
+        except BaseException:
+            self._by_key.pop(key, None)
+            if parent is not None and session in parent.children:
+                parent.children.remove(session)
+            raise
+        self._events.add(
+            owner, session.session_id, "session.created", runtime=spec.runtime, warm=session.warm, tenant=spec.tenant
+        )
+        return session
+
+    def _reserve(self, owner: OwnerId, spec: SessionSpec, parent: Session | None) -> Session:
+        """Take the name before anything is built, so that two callers cannot both have it."""
+        self._rates.take(owner)
+        if len(self.of(owner)) >= self.settings.quotas.sessions:
+            raise Exhausted(f"you already have {self.settings.quotas.sessions} sessions: destroy one first")
+        name = check_client_id(spec.session_id) if spec.session_id else new_id("sess")
+        if (owner, name) in self._by_key:
+            raise Conflict(f"session {name} already exists")
+        now = time.time()
+        session = Session(
+            owner=owner,
+            session_id=SessionId(name),
+            spec=spec,
+            phase=Phase.CREATING,
+            created_at=now,
+            expires_at=deadline(now, spec.limits.ttl_s),
+            idle_timeout_s=spec.limits.idle_timeout_s,
+            last_used=now,
+            parent=parent,
+        )
+        self._by_key[owner, name] = session
+        if parent is not None:
+            parent.children.append(session)
+        return session
+
+    async def _claim(self, session: Session) -> None:
+        claim = Claim(
+            cpus=session.spec.limits.cpus, processes=session.spec.limits.processes, workspace=session.workspace
+        )
+        for attempt in range(1, _CLAIM_TRIES + 1):
+            box, session.warm = await self.pool.claim(session.spec.template())
+            # From here on the sandbox is used: whatever happens, it never goes back to the pool.
+            await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
+            try:
+                await box.configure(claim)
+            except SandboxFailed:
+                await self._store.commit(*session.deleted())
+                await self.discard(box)
+                if attempt == _CLAIM_TRIES:
+                    raise
+                continue
+            break
+        if session.parent is not None and session.parent.phase is not Phase.ACTIVE:
+            await self._store.commit(*session.deleted())
+            await self.discard(box)
+            raise Conflict(f"session {session.parent.session_id} ended meanwhile")
+        await self._store.commit(session.enter(Phase.ACTIVE))
+        session.box = box
+        box.died = lambda _box, death: self._lost(session, death)
+
+    async def _build(self, template: Template) -> Box:
+        box = self.new_box(SandboxId(new_id("sb")), template)
+        await self._store.commit(
+            Change(
+                "INSERT INTO sandboxes VALUES (?,?,?,?,?,?,?)",
+                (
+                    box.id,
+                    template.runtime,
+                    template.image,
+                    template.memory_bytes,
+                    template.disk_bytes,
+                    Phase.CREATING,
+                    time.time(),
+                ),
+            )
+        )
+        try:
+            await self._substrate.create(box.id, template)
+            await box.connect()
+            await box.prepare(default_claim(self.settings))
+            await self._store.commit(_phase(box.id, Phase.WARM))
+        except BaseException:
+            self._tasks.start(self.discard(box), name=f"discard {box.id}")
+            raise
+        return box
+
+    async def discard(self, box: Box) -> None:
+        await box.destroy()
+        await self._store.commit(Change("DELETE FROM sandboxes WHERE id=?", (box.id,)))
+
+    async def _end(self, session: Session, why: str) -> None:
+        for child in list(session.children):
+            await self.destroy(child, why="parent ended")
+        if session.phase is not Phase.TERMINATING:
+            await self._store.commit(session.enter(Phase.TERMINATING, detail=why))
+        self.on_end(session)
+        if session.box is not None:
+            await session.box.destroy()
+            await asyncio.to_thread(shutil.rmtree, self._directory(session.box.id), ignore_errors=True)
+            await self._store.commit(Change("DELETE FROM sandboxes WHERE id=?", (session.box.id,)), *session.deleted())
+        else:
+            await self._store.commit(*session.deleted())
+        session.enter(Phase.GONE)
+        self._by_key.pop((session.owner, session.session_id), None)
+        if session.parent is not None and session in session.parent.children:
+            session.parent.children.remove(session)
+        self._events.add(session.owner, session.session_id, "session.ended", why=why)
+
+    def _lost(self, session: Session, death: Death) -> None:
+        if session.phase is not Phase.ACTIVE:
+            return
+        detail = death.detail or "its sandbox died"
+        _log.info("a session lost its sandbox", extra={"session": session.session_id, "detail": detail})
+        self._store.post(session.enter(Phase.FAILED, detail=detail))
+        self._events.add(session.owner, session.session_id, "session.lost", detail=detail, oom=death.oom)
+        if session.box is not None:
+            self._tasks.start(session.box.destroy(), name=f"clear {session.box.id}")
+
+
+async def _outcome_of(work: Coroutine[Any, Any, Session]) -> Session | K8eError:
+    try:
+        return await work
+    except K8eError as error:
+        return error
+
+
+def _phase(sandbox: SandboxId, phase: Phase) -> Change:
+    return Change("UPDATE sandboxes SET phase=? WHERE id=?", (phase, sandbox))

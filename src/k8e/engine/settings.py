@@ -1,0 +1,47 @@
+"""What an operator may set about the engine, with the reason for each default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from k8e.model import Limits, Template
+
+__all__ = ["EngineSettings", "PoolSettings", "Quotas"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    min: int = 2
+    """Ready sandboxes of the default template that are always kept: the next claim is warm, and the one after it."""
+    max: int = 16
+    """Upper bound per template: 16 idle gVisor sandboxes cost about 1 GiB."""
+    boots_at_once: int = 2
+    """Sandboxes booted side by side; more than the cores only makes each of them slower."""
+    keep_surplus_s: float = 60.0
+    """How long members beyond the target wait before they are removed, so that a short lull costs nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quotas:
+    """Per owner."""
+
+    sessions: int = 500
+    creates_per_s: float = 50.0
+    create_burst: int = 500
+    runs_per_session: int = 32
+    terminals_per_session: int = 32
+    execs_per_session: int = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    data_dir: Path
+    default: Template = field(default_factory=Template)
+    limits: Limits = field(default_factory=Limits)
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    quotas: Quotas = field(default_factory=Quotas)
+    reap_every_s: float = 1.0
+    """How often expired and idle sessions are looked for; the most that a session can outstay its time."""
+    event_days: float = 30.0
+    """How long events of sessions are kept."""

@@ -1,0 +1,194 @@
+"""The engine's memory: one SQLite file, one writer thread, group commit.
+
+A change is durable before the caller's `await` returns. Changes that arrive while the disk is busy share the
+next transaction, so a burst of claims costs a handful of commits. Reading happens once, at start: afterwards
+the engine's own objects are the truth and the file follows them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from k8e.errors import StoreFailed
+
+__all__ = ["ENGINE_SCHEMA", "Change", "Store"]
+
+_log = logging.getLogger(__name__)
+
+_SCHEMA_VERSION: Final = 1
+ENGINE_SCHEMA: Final = """
+CREATE TABLE sandboxes (
+    id TEXT PRIMARY KEY, runtime TEXT NOT NULL, image TEXT NOT NULL, memory_bytes INTEGER NOT NULL,
+    disk_bytes INTEGER NOT NULL, phase TEXT NOT NULL, created_at REAL NOT NULL) STRICT;
+CREATE TABLE sessions (
+    owner TEXT NOT NULL, session_id TEXT NOT NULL, sandbox TEXT NOT NULL, phase TEXT NOT NULL, spec TEXT NOT NULL,
+    parent TEXT NOT NULL, workspace TEXT NOT NULL, warm INTEGER NOT NULL, detail TEXT NOT NULL,
+    created_at REAL NOT NULL, expires_at REAL NOT NULL, idle_timeout_s REAL NOT NULL, last_used REAL NOT NULL,
+    PRIMARY KEY (owner, session_id)) STRICT;
+CREATE TABLE runs (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, session_id TEXT NOT NULL, started_at REAL NOT NULL,
+    outcome TEXT NOT NULL, truncated INTEGER NOT NULL) STRICT;
+CREATE TABLE terminals (
+    id TEXT PRIMARY KEY, owner TEXT NOT NULL, session_id TEXT NOT NULL, pid INTEGER NOT NULL) STRICT;
+CREATE TABLE workspaces (
+    owner TEXT NOT NULL, tenant TEXT NOT NULL, id TEXT NOT NULL, disk_bytes INTEGER NOT NULL, last_used REAL NOT NULL,
+    PRIMARY KEY (owner, tenant)) STRICT;
+"""
+_BUSY_MS: Final = 2000
+_MAX_GROUP: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One SQL statement with its values."""
+
+    sql: str
+    values: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    changes: Sequence[Change]
+    done: asyncio.Future[None] | None
+
+
+class Store:
+    """Opened once per server; `close` waits for everything handed in before."""
+
+    def __init__(
+        self, path: Path, *, schema: str = ENGINE_SCHEMA, synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
+    ) -> None:
+        """Open or create the file. Raises: StoreFailed, with the remedy in the text.
+
+        NORMAL survives any crash of ours; FULL also keeps the last moments before a power loss.
+        """
+        self._path = path
+        self._queue: queue.SimpleQueue[_Commit | None] = queue.SimpleQueue()
+        self._db = self._connect(schema, synchronous)
+        self._reader = self._open()
+        self._thread = threading.Thread(target=self._write, name="store writer", daemon=True)
+        self._thread.start()
+
+    def rows(self, sql: str, values: tuple[object, ...] = ()) -> list[sqlite3.Row]:
+        """Read what is committed, on a connection of its own so that a transaction in progress is never seen."""
+        try:
+            return self._reader.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    async def commit(self, *changes: Change) -> None:
+        """Make the changes durable, all or none. Raises: StoreFailed."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put(_Commit(changes, done))
+        await done
+
+    def post(self, *changes: Change) -> None:
+        """Hand in changes without waiting; a failure is logged."""
+        self._queue.put(_Commit(changes, None))
+
+    def close(self) -> None:
+        """Finish what was handed in, then close the file."""
+        self._queue.put(None)
+        self._thread.join()
+        self._reader.close()
+        self._db.close()
+
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=_BUSY_MS / 1000)
+        db.row_factory = sqlite3.Row
+        return db
+
+    def _connect(self, schema: str, synchronous: str) -> sqlite3.Connection:
+        try:
+            db = self._open()
+            db.execute("PRAGMA journal_mode=WAL")
+            db.execute(f"PRAGMA synchronous={synchronous}")
+            self._migrate(db, schema)
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+        return db
+
+    def _migrate(self, db: sqlite3.Connection, schema: str) -> None:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            db.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
+        elif version != _SCHEMA_VERSION:
+            raise StoreFailed(
+                f"{self._path} has format {version}, this k8e reads {_SCHEMA_VERSION}: run the k8e that wrote it"
+            )
+        (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise StoreFailed(self._damaged(verdict))
+
+    def _write(self) -> None:
+        while (first := self._queue.get()) is not None:
+            group = [first]
+            closing = False
+            while len(group) < _MAX_GROUP and not self._queue.empty():
+                commit = self._queue.get()
+                if commit is None:
+                    closing = True
+                    break
+                group.append(commit)
+            self._write_group(group)
+            if closing:
+                return
+
+    def _write_group(self, group: Sequence[_Commit]) -> None:
+        error = self._transact([change for commit in group for change in commit.changes])
+        if error is not None and len(group) > 1:
+            # One bad change must fail its own caller, not the neighbours it shared a transaction with.
+            for commit in group:
+                self._write_group([commit])
+            return
+        failure = self._failure(error) if error is not None else None
+        for commit in group:
+            if commit.done is not None:
+                commit.done.get_loop().call_soon_threadsafe(_settle, commit.done, failure)
+            elif failure is not None:
+                _log.error("a change was not written down", extra={"error": str(failure)})
+
+    def _transact(self, changes: Sequence[Change]) -> sqlite3.Error | None:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for change in changes:
+                self._db.execute(change.sql, change.values)
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            return error
+        return None
+
+    def _failure(self, error: sqlite3.Error) -> StoreFailed:
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            return StoreFailed(f"{self._path} is locked by another program: stop it (fuser {self._path}) and try again")
+        if "full" in text:
+            return StoreFailed(f"no room to write {self._path}: free space on its disk; nothing was lost")
+        if "malformed" in text or "not a database" in text:
+            return StoreFailed(self._damaged(text))
+        return StoreFailed(f"{self._path}: {text}")
+
+    def _damaged(self, what: str) -> str:
+        return (
+            f"{self._path} is damaged ({what}): restore it from a backup, or move it away to start afresh "
+            "(running sandboxes will then be removed, saved workspaces stay on disk)"
+        )
+
+
+def _settle(done: asyncio.Future[None], error: StoreFailed | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

@@ -1,0 +1,52 @@
+"""Long-lived work with a name and a parent: one group for everything the engine owns.
+
+A request only waits on such a task; cancelling the request never cuts the work short. A failure of one task is
+logged and stays its own: it must not bring the neighbours down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+__all__ = ["Tasks"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class Tasks:
+    """An asyncio.TaskGroup whose members fail alone; leaving it cancels them and waits."""
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+        self._live: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._live:
+            task.cancel()
+        await self._group.__aexit__(kind, error, trace)
+
+    def start(self, work: Coroutine[Any, Any, _T], *, name: str) -> asyncio.Task[_T | None]:
+        """Run it; its result is None when it failed (the failure is in the log)."""
+        task = self._group.create_task(_alone(work, name), name=name)
+        self._live.add(task)
+        task.add_done_callback(self._live.discard)
+        return task
+
+
+async def _alone(work: Coroutine[Any, Any, _T], name: str) -> _T | None:
+    try:
+        return await work
+    except Exception:  # noqa: BLE001  # the top handler of the engine's own tasks
+        _log.exception("a background task failed", extra={"task": name})
+        return None

@@ -1,0 +1,70 @@
+"""Workspaces that outlive sessions: one per owner and tenant label, found again by the same pair."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from k8e.engine.ids import new_id
+from k8e.engine.store import Change, Store
+from k8e.engine.substrate import Substrate
+from k8e.errors import NotFound
+from k8e.model import OwnerId, WorkspaceId
+
+__all__ = ["WorkspaceView", "Workspaces"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceView:
+    tenant: str
+    workspace: WorkspaceId
+    disk_bytes: int
+    last_used: float
+
+
+class Workspaces:
+    def __init__(self, store: Store, substrate: Substrate) -> None:
+        self._store = store
+        self._substrate = substrate
+        self._by_key: dict[tuple[OwnerId, str], WorkspaceView] = {
+            (OwnerId(row["owner"]), row["tenant"]): WorkspaceView(
+                tenant=row["tenant"],
+                workspace=WorkspaceId(row["id"]),
+                disk_bytes=row["disk_bytes"],
+                last_used=row["last_used"],
+            )
+            for row in store.rows("SELECT * FROM workspaces")
+        }
+
+    async def find_or_create(self, owner: OwnerId, tenant: str, *, disk_bytes: int) -> WorkspaceId:
+        """The pair's workspace; the first caller decides its size."""
+        known = self._by_key.get((owner, tenant))
+        view = WorkspaceView(
+            tenant=tenant,
+            workspace=known.workspace if known else WorkspaceId(new_id("ws")),
+            disk_bytes=known.disk_bytes if known else disk_bytes,
+            last_used=time.time(),
+        )
+        self._by_key[owner, tenant] = view
+        # Written down before it is made: a crash in between leaves a row whose workspace is made at next use,
+        # never a workspace that nobody knows.
+        await self._store.commit(
+            Change(
+                "INSERT OR REPLACE INTO workspaces VALUES (?,?,?,?,?)",
+                (owner, tenant, view.workspace, view.disk_bytes, view.last_used),
+            )
+        )
+        await self._substrate.create_workspace(view.workspace, view.disk_bytes)
+        return view.workspace
+
+    def list(self, owner: OwnerId) -> list[WorkspaceView]:
+        return sorted((view for (who, _), view in self._by_key.items() if who == owner), key=lambda view: view.tenant)
+
+    async def delete(self, owner: OwnerId, tenant: str) -> None:
+        """Remove it with its content. Raises: NotFound, Conflict while a session uses it."""
+        view = self._by_key.get((owner, tenant))
+        if view is None:
+            raise NotFound("workspace", tenant)
+        await self._substrate.delete_workspace(view.workspace)
+        await self._store.commit(Change("DELETE FROM workspaces WHERE owner=? AND tenant=?", (owner, tenant)))
+        self._by_key.pop((owner, tenant), None)
