@@ -54,7 +54,7 @@ def find(thing: str) -> str | None:
     """The path of a program or file on this host, administrators' directories included."""
     if thing.startswith("/"):
         return thing if Path(thing).exists() else None
-    return shutil.which(thing, path=os.pathsep.join([os.defpath, *ADMIN_DIRECTORIES])) or shutil.which(thing)
+    return shutil.which(thing) or shutil.which(thing, path=os.pathsep.join(ADMIN_DIRECTORIES))
 
 
 def missing(look: Look = find) -> tuple[Need, ...]:

@@ -1,0 +1,143 @@
+"""What a test can leave behind on this host, as plain text lines, cheap enough to collect around every test.
+
+A trace is ours when it names a directory below our root: mounts, loop devices, processes, sockets and open files
+all do. A cgroup names only its sandbox; the sandbox's mounts say below which directory it lives, and a group
+without any mount counts as ours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Trace", "collect", "nft_tables"]
+
+CGROUPS = Path("/sys/fs/cgroup")
+GROUP_ROOT = "k8e"
+NFT_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Trace:
+    """One thing that exists now; `place` is the directory that it belongs to, as far as it is known."""
+
+    kind: str
+    name: str
+    place: str = ""
+
+
+def _mount_points() -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    return [line.split(" ", 5)[4] for line in lines]
+
+
+def _mounts(root: str, points: list[str]) -> Iterator[Trace]:
+    for point in points:
+        if point.startswith(root):
+            yield Trace("mount", point, point)
+
+
+def _groups(points: list[str]) -> Iterator[Trace]:
+    """Control groups below k8e/ in every hierarchy: hosts mount one (v2), several (v1), or both."""
+    homes = {found[2]: found[1] for point in points if (found := re.match(r"(.*/sandboxes)/([^/]+)", point))}
+    for root in (CGROUPS / GROUP_ROOT, *CGROUPS.glob(f"*/{GROUP_ROOT}")):
+        for group in root.glob("*/"):
+            yield Trace("cgroup", str(group), homes.get(group.name, ""))
+
+
+def _loops(root: str) -> Iterator[Trace]:
+    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            backing = file.read_text(encoding="utf-8", errors="surrogateescape").strip()
+        except OSError:
+            continue  # detached between the two looks
+        if backing.startswith(root):
+            yield Trace("loop device", f"{file.parts[3]} on {backing}", backing)
+
+
+def _place_in(root: str, text: str) -> str:
+    """The first word of a command line or listing that lies below the root."""
+    found = re.search(re.escape(root) + r"[^\s\0,:]*", text)
+    return found[0] if found else ""
+
+
+def _processes(root: str) -> Iterator[Trace]:
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            command = Path(entry.path, "cmdline").read_bytes().decode("utf-8", "surrogateescape")
+        except OSError:
+            continue  # ended between the two looks
+        if place := _place_in(root, command):
+            yield Trace("process", f"{entry.name} {command[:120]!r}", place)
+
+
+def _sockets(root: str) -> Iterator[Trace]:
+    table = Path("/proc/net/unix").read_text(encoding="utf-8", errors="surrogateescape")
+    for line in table.splitlines():
+        if place := _place_in(root, line):
+            yield Trace("unix socket", place, place)
+
+
+def _open_files(root: str) -> Iterator[Trace]:
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(link.readlink())
+        except OSError:
+            continue  # the descriptor of this very listing
+        if target.startswith(root):
+            yield Trace("open file", f"fd {link.name} on {target}", target)
+
+
+def _children() -> Iterator[Trace]:
+    """Processes that the tests themselves started and did not wait for, zombies included."""
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            pids = (task / "children").read_text(encoding="ascii").split()
+        except OSError:
+            continue
+        for pid in pids:
+            yield Trace("child", f"{pid} {_command_of(pid)}")
+
+
+def _command_of(pid: str) -> str:
+    try:
+        return Path("/proc", pid, "comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return "(gone)"
+
+
+def _namespaces() -> Iterator[Trace]:
+    for name in Path("/run/netns").glob("k8e*"):
+        yield Trace("network namespace", name.name)
+
+
+def _sandboxes(root: str) -> Iterator[Trace]:
+    """Directories of single sandboxes: workspaces, images and tools may stay, these may not."""
+    for entry in Path(root).glob("*/sandboxes/*"):
+        yield Trace("sandbox directory", str(entry), str(entry))
+
+
+def collect(root: str) -> frozenset[Trace]:
+    """Everything of ours that exists now."""
+    points = _mount_points()
+    return frozenset([
+        *_mounts(root, points), *_groups(points), *_loops(root), *_processes(root), *_sockets(root),
+        *_open_files(root), *_children(), *_namespaces(), *_sandboxes(root),
+    ])  # fmt: skip
+
+
+def nft_tables() -> frozenset[Trace]:
+    """Our rulesets in the host's namespace: a process each time, so only looked at once per session."""
+    try:
+        listing = subprocess.run(
+            ["nft", "list", "tables"], capture_output=True, text=True, timeout=NFT_TIMEOUT_S, check=False
+        )
+    except OSError:
+        return frozenset()
+    return frozenset(Trace("nft table", line) for line in listing.stdout.splitlines() if " k8e" in line)
