@@ -1,0 +1,1 @@
+"""Sandboxes on this machine: namespaces, cgroups, quota'd disks and OCI runtimes."""

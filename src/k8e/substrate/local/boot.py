@@ -1,0 +1,179 @@
+"""Building and removing one sandbox: the ordered steps, each a call into `host`.
+
+What `build` has done so far is undone by `remove`, which needs no memory of it: everything is found by name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from k8e.errors import SandboxFailed
+from k8e.substrate.local import control, plan
+from k8e.substrate.local.blocks import base_id, sandbox_map
+from k8e.substrate.local.disks import Disks
+from k8e.substrate.local.host import disk, loop, mount, oom, userns
+from k8e.substrate.local.host.cgroup import AGENT, UNLIMITED, SandboxGroup
+from k8e.substrate.local.host.process import Process
+from k8e.substrate.local.idmaps import IdMaps
+from k8e.substrate.local.layout import SandboxPaths
+from k8e.substrate.local.plan import Agent, Boot, Image
+from k8e.substrate.local.runtimes.container import USERNS_LIMITS
+from k8e.substrate.local.runtimes.oci import Launcher, OciRuntime
+
+__all__ = ["Blueprint", "Builder", "make_directory", "remove"]
+
+_HOST_TASKS = 16_384
+"""For the whole sandbox; generous, because gVisor's own threads count and meeting it is fatal to them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """One sandbox to build."""
+
+    paths: SandboxPaths
+    group: SandboxGroup
+    runtime: OciRuntime
+    image: Image
+    agent: Agent
+    block: int
+    memory_bytes: int
+    disk_bytes: int
+
+
+def make_directory(paths: SandboxPaths, block: int) -> None:
+    """Traversable for the sandbox's own root and nobody else: mountinfo tells every local user the path."""
+    paths.root.mkdir(mode=0o700)
+    os.chown(paths.root, 0, base_id(block))
+    paths.root.chmod(0o710)
+    for path in (paths.disk, paths.view, paths.rootfs, paths.layers, paths.workspace, paths.live, paths.control):
+        path.mkdir()
+    for path in (paths.bundle, paths.state):
+        path.mkdir(mode=0o700)
+
+
+class Builder:
+    """Builds sandboxes; blocking, safe from several threads."""
+
+    def __init__(self, disks: Disks, idmaps: IdMaps) -> None:
+        self._disks = disks
+        self._idmaps = idmaps
+        self._max_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+    def build(self, blueprint: Blueprint) -> Process:
+        """From an empty directory to a running init. Raises: SandboxFailed."""
+        paths, runtime = blueprint.paths, blueprint.runtime
+        with ExitStack() as cleanup:
+            with _step("make cgroups"):
+                _make_groups(blueprint)
+            with _step("start launcher"):
+                launcher = Launcher.start(runtime.argv(paths), blueprint.group, paths)
+                cleanup.callback(launcher.abandon)
+            with _step("make disk"):
+                self._make_disk(blueprint)
+            with _step("mount rootfs"):
+                self._mount_rootfs(blueprint)
+            with _step("make control socket directory"):
+                control.make(paths, base_id(blueprint.block))
+            with _step("make user namespace"):
+                namespace = _user_namespace(blueprint, cleanup)
+            with _step("write spec"):
+                self._write_spec(blueprint, namespace)
+            init = launcher.go()
+        with _step("set memory limit"):
+            blueprint.group.limit_memory(UNLIMITED, AGENT)
+        return init
+
+    def _make_disk(self, blueprint: Blueprint) -> None:
+        paths = blueprint.paths
+        self._disks.make_sandbox_disk(paths.image, blueprint.disk_bytes)
+        disk.mount_image(paths.image, paths.disk)
+
+    def _mount_rootfs(self, blueprint: Blueprint) -> None:
+        paths, shift = blueprint.paths, self._idmaps.descriptor(blueprint.block)
+        with mount.idmapped(paths.disk, shift) as tree:
+            mount.move_to(tree, paths.view)
+        lower = []
+        for number, layer in enumerate(blueprint.image.layers):
+            place = paths.layers / str(number)
+            place.mkdir()
+            with mount.idmapped(layer, shift, attributes=("ro", "nosuid", "nodev")) as tree:
+                mount.move_to(tree, place)
+            lower.append(place)
+        mount.overlay(paths.rootfs, lower=tuple(lower), upper=paths.view / "upper", work=paths.view / "work")
+        for place in lower:
+            # The overlay holds its layers itself; fewer mounts make every later namespace cheaper.
+            mount.unmount(place)
+        mount.bind(paths.view / "workspace", paths.workspace)
+        mount.bind(paths.live, paths.live)
+        for shared in (paths.workspace, paths.live):
+            mount.make_shared(shared)
+
+    def _write_spec(self, blueprint: Blueprint, namespace: int | None) -> None:
+        boot = Boot(
+            paths=blueprint.paths,
+            image=blueprint.image,
+            agent=blueprint.agent,
+            block=blueprint.block,
+            cgroup=blueprint.group.oci_path,
+            max_open_files=self._max_open_files,
+            locked=mount.locked_options,
+        )
+        isolation = blueprint.runtime.isolation(blueprint.group, block=blueprint.block, userns=namespace)
+        spec = json.dumps(plan.oci_spec(boot, isolation))
+        (blueprint.paths.bundle / "config.json").write_text(spec, encoding="utf-8")
+
+
+@contextmanager
+def _step(name: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SandboxFailed(name, error) from error
+
+
+def _make_groups(blueprint: Blueprint) -> None:
+    group = blueprint.group
+    memory = plan.memory_plan(blueprint.memory_bytes, blueprint.runtime.overhead_bytes)
+    group.create()
+    group.limit_memory(memory.limit_bytes)
+    group.limit_memory(memory.visible_bytes, AGENT)
+    group.limit_tasks(_HOST_TASKS)
+    if blueprint.runtime.handles_oom_inside:
+        _prepare_oom(group, memory.limit_bytes, memory.headroom_bytes)
+
+
+def _prepare_oom(group: SandboxGroup, limit_bytes: int, headroom_bytes: int) -> None:
+    directory = group.directory("memory")
+    if directory is not None and group.version("memory") == 1:
+        oom.disable_kill(directory)
+    elif directory is not None:
+        oom.throttle_at(directory, limit_bytes)
+        group.limit_memory(limit_bytes + headroom_bytes)
+
+
+def _user_namespace(blueprint: Blueprint, cleanup: ExitStack) -> int | None:
+    """A fresh one per sandbox, even when its block is reused: keyrings and counters belong to the namespace."""
+    if not blueprint.runtime.joins_userns:
+        return None
+    namespace = userns.create(sandbox_map(blueprint.block), USERNS_LIMITS)
+    cleanup.callback(os.close, namespace)
+    return namespace
+
+
+def remove(paths: SandboxPaths, group: SandboxGroup) -> None:
+    """End and remove whatever exists of a sandbox; repeatable. Raises: OSError, TimeoutError."""
+    group.kill()
+    mount.unmount_under(paths.root)
+    loop.release(paths.root)
+    group.remove()
+    # SAFETY: no mount is left below, so this cannot reach into a sandbox's disk or the host's /usr.
+    if mount.mounts_under(paths.root):
+        raise OSError(f"mounts remain under {paths.root}")
+    if paths.root.exists():
+        shutil.rmtree(paths.root)

@@ -1,0 +1,1 @@
+"""One file per kernel mechanism; each function does one thing and decides nothing."""

@@ -1,0 +1,114 @@
+"""Images by name, each prepared once: `<data>/images/<digest>/` appears by rename, so what is there is complete."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from k8e.errors import InvalidSpec
+from k8e.substrate.local.images import archive, host
+from k8e.substrate.local.layout import Layout
+from k8e.substrate.local.plan import SKELETON, TOOLS_AT, Bind, Image
+
+__all__ = ["ImageStore"]
+
+_FORMAT = "1"
+"""Part of every digest; raise it when preparing an image changes."""
+_HOST = "host"
+_PYTHONS = ("usr/bin/python3", "usr/local/bin/python3", "bin/python3")
+
+Layer = Callable[[Image, Path], None]
+"""Builds the virtual environment of an image into a new layer."""
+
+
+class ImageStore:
+    """Blocking; safe from several threads."""
+
+    def __init__(self, layout: Layout, roots: tuple[Path, ...]) -> None:
+        self._layout = layout
+        self._roots = tuple(root.resolve() for root in roots)
+        self._preparing = threading.Lock()
+
+    def base(self, name: str) -> Image:
+        """The image without a virtual environment. Raises: InvalidSpec."""
+        with self._preparing:
+            skeleton = self._once("skeleton", _fill_skeleton)
+            if name == _HOST:
+                return self._host(skeleton)
+            return self._given(self._locate(name), skeleton)
+
+    def ready(self, name: str, build_venv: Layer) -> Image:
+        """The image with its virtual environment on top, where it has a Python. Raises: InvalidSpec."""
+        base = self.base(name)
+        if not has_python(base):
+            return base
+        with self._preparing:
+            layer = self._once(f"venv-{base.digest}", lambda target: build_venv(base, target))
+        return Image(digest=base.digest, layers=(layer, *base.layers), binds=base.binds)
+
+    def _host(self, skeleton: Path) -> Image:
+        digest = _digest(_HOST, *_stamps(Path("/usr/bin/python3"), Path("/etc/ld.so.cache"), Path("/etc/os-release")))
+        layer = self._once(digest, host.fill)
+        tools = self._layout.node_tools
+        extra = (Bind(source=tools, target=TOOLS_AT),) if tools.is_dir() else ()
+        return Image(digest=digest, layers=(layer, skeleton), binds=(*host.binds(), *extra))
+
+    def _given(self, path: Path, skeleton: Path) -> Image:
+        digest = _digest(str(path), *_stamps(path))
+        if path.is_dir() and not (path / "oci-layout").exists():
+            return Image(digest=digest, layers=(path, skeleton))
+        layer = self._once(digest, lambda target: archive.unpack(path, target))
+        return Image(digest=digest, layers=(layer, skeleton))
+
+    def _locate(self, name: str) -> Path:
+        """An image lies in a directory that the operator has named: a caller must not turn `/` into its root."""
+        for root in self._roots:
+            path = (root / name).resolve()
+            if path != root and path.is_relative_to(root) and path.exists():
+                return path
+        places = ", ".join(str(root) for root in self._roots)
+        raise InvalidSpec(f"no image {name!r} in {places}; put a rootfs directory, OCI layout or tar there", field="image")
+
+    def _once(self, name: str, fill: Callable[[Path], None]) -> Path:
+        final = self._layout.images / name
+        if final.is_dir():
+            return final
+        partial = self._layout.images / f".{name}.{secrets.token_hex(4)}"
+        partial.mkdir(parents=True)
+        try:
+            fill(partial)
+            partial.chmod(0o755)
+            partial.rename(final)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        return final
+
+
+def has_python(image: Image) -> bool:
+    """Whether a `python3` lies where PATH looks; links are not followed out of the image."""
+    roots = [*image.layers, *(bind.source.parent for bind in image.binds if bind.target == "/usr")]
+    return any(os.path.lexists(root / place) for root in roots for place in _PYTHONS)
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join((_FORMAT, *parts)).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _stamps(*paths: Path) -> list[str]:
+    """Which version of each file this is, as far as a cache must know."""
+    stats = [path.stat() for path in paths if path.exists()]
+    return [f"{stat.st_dev}:{stat.st_ino}:{stat.st_mtime_ns}:{stat.st_size}" for stat in stats]
+
+
+def _fill_skeleton(target: Path) -> None:
+    for name in SKELETON:
+        (target / name).mkdir(parents=True)
+    (target / "tmp").chmod(0o1777)
+    (target / "root").chmod(0o700)
+    (target / ".k8e-cgroup").touch()

@@ -1,0 +1,233 @@
+"""Deciding how a sandbox is built: pure functions from what is asked and what the host has to an OCI spec.
+
+Nothing here touches the machine, so every rule about what a sandbox may see can be read, printed and tested in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from k8e.model import MIB
+from k8e.substrate.local.blocks import sandbox_map
+from k8e.substrate.local.host.userns import Extent
+from k8e.substrate.local.layout import SandboxPaths
+
+__all__ = ["Agent", "Bind", "Boot", "Image", "Isolation", "Json", "MemoryPlan", "SKELETON", "memory_plan", "oci_spec"]
+
+Json = dict[str, Any]
+
+AGENT_AT = "/.k8e"
+RUN_AT = "/.k8e-run"
+LIVE_AT = "/.k8e-mnt"
+DOOR_AT = "/.k8e-cgroup"
+TOOLS_AT = "/opt/k8e"
+
+SKELETON = ("dev", "proc", "sys", "tmp", "root", "home", "run", "usr", "workspace", "opt/k8e", ".k8e", ".k8e-run", ".k8e-mnt")
+"""Mount points and writable places that every root file system has, whatever its image brings."""
+
+_CAPABILITIES = (
+    "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETUID", "SETGID", "SETPCAP", "NET_BIND_SERVICE", "SYS_CHROOT", "KILL",
+)  # fmt: skip
+_MASKED = (
+    "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+    "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/proc/interrupts", "/proc/kpagecount", "/proc/kpageflags",
+)  # fmt: skip
+_READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+
+_SHM_BYTES = 64 * MIB
+_DEV_BYTES = MIB
+_MAX_OPEN_FILES = 65_536
+
+_MIN_VISIBLE_BYTES = 128 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """A host path shown inside."""
+
+    source: Path
+    target: str
+    writable: bool = False
+    slave: bool = False
+    """Mounts made under it later on the host appear inside."""
+    shared: bool = False
+    """Others write there too, so gVisor must not cache it as its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A prepared root file system: read-only layers, topmost first, and what is bound over them."""
+
+    digest: str
+    layers: tuple[Path, ...]
+    binds: tuple[Bind, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """What runs as PID 1."""
+
+    bundle: Path
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """Where the runtimes differ."""
+
+    capabilities: tuple[str, ...] = _CAPABILITIES
+    seccomp: Json | None = None
+    userns: str = ""
+    """An existing user namespace to join; empty makes a new one."""
+    cgroup_namespace: bool = False
+    door: Path | None = None
+    """The cgroup file shown as /.k8e-cgroup."""
+    gofer_hints: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boot:
+    """Everything that decides one sandbox's spec."""
+
+    paths: SandboxPaths
+    image: Image
+    agent: Agent
+    block: int
+    cgroup: str
+    max_open_files: int
+    locked: Callable[[Path], tuple[str, ...]] = lambda _: ()
+    """Options of a source's mount that a bind inside a user namespace must repeat: dropping one is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """What a session's memory limit means for the groups around it."""
+
+    limit_bytes: int
+    """The session's memory plus what the isolation itself needs."""
+    visible_bytes: int
+    """What gVisor reads at boot and shows as MemTotal."""
+    headroom_bytes: int
+    """Lent for a moment so that the agent can act when the limit is hit."""
+
+
+def memory_plan(memory_bytes: int, overhead_bytes: int) -> MemoryPlan:
+    """The limit and its neighbours."""
+    return MemoryPlan(
+        limit_bytes=memory_bytes + overhead_bytes,
+        visible_bytes=max(memory_bytes, _MIN_VISIBLE_BYTES),
+        headroom_bytes=64 * MIB,
+    )
+
+
+def oci_spec(boot: Boot, isolation: Isolation) -> Json:
+    """The runtime's config.json."""
+    binds = _binds(boot, isolation)
+    return {
+        "ociVersion": "1.0.2",
+        "process": _process(boot, isolation),
+        "root": {"path": str(boot.paths.rootfs), "readonly": False},
+        "hostname": "sandbox",
+        "mounts": [*_kernel_mounts(), *(_bind_mount(bind, boot.locked(bind.source)) for bind in binds)],
+        "annotations": _hints(binds) if isolation.gofer_hints else {},
+        "linux": _linux(boot, isolation),
+    }
+
+
+def _binds(boot: Boot, isolation: Isolation) -> list[Bind]:
+    paths = boot.paths
+    binds = [
+        *boot.image.binds,
+        Bind(source=boot.agent.bundle, target=AGENT_AT),
+        Bind(source=paths.inbox, target=RUN_AT, writable=True),
+        Bind(source=paths.live, target=LIVE_AT, writable=True, slave=True, shared=True),
+        Bind(source=paths.workspace, target="/workspace", writable=True, slave=True, shared=True),
+        Bind(source=paths.view / "tmp", target="/tmp", writable=True),  # noqa: S108  # inside the sandbox
+    ]
+    if isolation.door is not None:
+        binds.append(Bind(source=isolation.door, target=DOOR_AT, writable=True))
+    return binds
+
+
+def _process(boot: Boot, isolation: Isolation) -> Json:
+    names = [f"CAP_{name}" for name in isolation.capabilities]
+    open_files = min(_MAX_OPEN_FILES, boot.max_open_files)
+    return {
+        "terminal": False,
+        "user": {"uid": 0, "gid": 0},
+        "args": list(boot.agent.argv),
+        "env": [f"{key}={value}" for key, value in boot.agent.env.items()],
+        "cwd": "/",
+        "capabilities": {kind: names for kind in ("bounding", "effective", "permitted")},
+        "rlimits": [
+            {"type": "RLIMIT_NOFILE", "hard": open_files, "soft": open_files},
+            {"type": "RLIMIT_CORE", "hard": 0, "soft": 0},
+        ],
+        "noNewPrivileges": True,
+    }
+
+
+def _kernel_mounts() -> list[Json]:
+    harmless = ["nosuid", "noexec", "nodev"]
+    return [
+        {"destination": "/proc", "type": "proc", "source": "proc", "options": harmless},
+        {
+            "destination": "/dev",
+            "type": "tmpfs",
+            "source": "tmpfs",
+            "options": ["nosuid", "noexec", "strictatime", "mode=755", f"size={_DEV_BYTES}"],
+        },
+        {
+            "destination": "/dev/pts",
+            "type": "devpts",
+            "source": "devpts",
+            "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+        },
+        {
+            "destination": "/dev/shm",  # noqa: S108  # inside the sandbox
+            "type": "tmpfs",
+            "source": "shm",
+            "options": [*harmless, "mode=1777", f"size={_SHM_BYTES}"],
+        },
+    ]
+
+
+def _bind_mount(bind: Bind, locked: tuple[str, ...]) -> Json:
+    # A recursive bind only where mounts are to appear: anywhere else it would drag in what the host has mounted below.
+    options = ["rbind", "rslave"] if bind.slave else ["bind", "private"]
+    options += ["nosuid", "nodev", "rw" if bind.writable else "ro"]
+    options += [option for option in locked if option not in options]
+    return {"destination": bind.target, "type": "bind", "source": str(bind.source), "options": options}
+
+
+def _hints(binds: list[Bind]) -> dict[str, str]:
+    """Tell runsc which mounts change under its feet; it may cache all others."""
+    hints: dict[str, str] = {}
+    for number, bind in enumerate(bind for bind in binds if bind.shared):
+        prefix = f"dev.gvisor.spec.mount.shared{number}"
+        hints |= {f"{prefix}.source": str(bind.source), f"{prefix}.type": "bind", f"{prefix}.share": "shared"}
+    return hints
+
+
+def _linux(boot: Boot, isolation: Isolation) -> Json:
+    user: Json = {"type": "user", "path": isolation.userns} if isolation.userns else {"type": "user"}
+    kinds = ["pid", "ipc", "uts", "mount", "network", *(["cgroup"] if isolation.cgroup_namespace else [])]
+    mapping = [_mapping(extent) for extent in sandbox_map(boot.block)]
+    linux: Json = {
+        "namespaces": [user, *({"type": kind} for kind in kinds)],
+        "uidMappings": mapping,
+        "gidMappings": mapping,
+        "cgroupsPath": boot.cgroup,
+        "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+        "maskedPaths": list(_MASKED),
+        "readonlyPaths": list(_READ_ONLY),
+    }
+    return linux if isolation.seccomp is None else {**linux, "seccomp": isolation.seccomp}
+
+
+def _mapping(extent: Extent) -> Json:
+    return {"containerID": extent.inside, "hostID": extent.outside, "size": extent.count}

@@ -1,0 +1,65 @@
+"""What must be known about a sandbox after a crash, one small JSON file each, replaced atomically."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from k8e.model import Runtime, SandboxId, WorkspaceId
+from k8e.substrate.local.host.process import Process
+from k8e.substrate.local.layout import Layout, SandboxPaths
+
+__all__ = ["Record", "load", "load_all", "save"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    sandbox: SandboxId
+    runtime: Runtime
+    block: int
+    """Which block of 65536 host ids is its own."""
+    memory_bytes: int
+    pid: int = 0
+    start_ticks: int = 0
+    workspace: WorkspaceId = WorkspaceId("")
+    """The workspace it was given at claim; empty means its own."""
+
+    @property
+    def init(self) -> Process | None:
+        return Process(self.pid, self.start_ticks) if self.pid else None
+
+    def booted(self, init: Process) -> Record:
+        return replace(self, pid=init.pid, start_ticks=init.start_ticks)
+
+    def using(self, workspace: WorkspaceId) -> Record:
+        return replace(self, workspace=workspace)
+
+
+def save(paths: SandboxPaths, record: Record) -> None:
+    """Durable against our crash, not against the machine's: no sandbox survives that either."""
+    partial = paths.record.with_suffix(".partial")
+    partial.write_text(json.dumps(asdict(record)), encoding="ascii")
+    os.replace(partial, paths.record)
+
+
+def load(paths: SandboxPaths) -> Record | None:
+    """None if there is none, or it was never completely written."""
+    try:
+        fields = json.loads(paths.record.read_text(encoding="ascii"))
+        return Record(**{**fields, "runtime": Runtime(fields["runtime"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def load_all(layout: Layout) -> Iterator[Record]:
+    for path in _directories(layout.sandboxes):
+        record = load(SandboxPaths(path))
+        if record is not None:
+            yield record
+
+
+def _directories(parent: Path) -> list[Path]:
+    return [path for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []

@@ -1,0 +1,1 @@
+"""How a sandbox is isolated: one driver per OCI runtime."""

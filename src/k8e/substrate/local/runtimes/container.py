@@ -1,0 +1,49 @@
+"""`container`: runc (or crun). The host's own kernel serves the sandbox, so this is weaker than gVisor and never the default."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from k8e.model import MIB, Availability, Runtime
+from k8e.substrate.local.blocks import base_id
+from k8e.substrate.local.host.cgroup import SandboxGroup
+from k8e.substrate.local.layout import SandboxPaths
+from k8e.substrate.local.plan import Isolation
+from k8e.substrate.local.runtimes import seccomp
+from k8e.substrate.local.runtimes.oci import CONTAINER_ID
+from k8e.substrate.local.runtimes.version import first_line
+
+__all__ = ["USERNS_LIMITS", "Container"]
+
+USERNS_LIMITS = {"max_inotify_instances": 256, "max_inotify_watches": 65_536, "max_user_namespaces": 0}
+"""Charged to the namespace instead of the host: one sandbox cannot use up what all share, nor nest further."""
+
+
+class Container:
+    runtime = Runtime.CONTAINER
+    joins_userns = True
+    handles_oom_inside = False
+    overhead_bytes = 32 * MIB
+
+    def __init__(self, binary: Path) -> None:
+        self._binary = binary
+
+    def argv(self, paths: SandboxPaths) -> list[str]:
+        return [
+            *(str(self._binary), "--root", str(paths.state)),
+            *("run", "--detach", "--pid-file", str(paths.pid_file), "--bundle", str(paths.bundle)),
+            CONTAINER_ID,
+        ]
+
+    def isolation(self, group: SandboxGroup, *, block: int, userns: int | None) -> Isolation:
+        return Isolation(
+            seccomp=seccomp.profile(platform.machine()),
+            userns="" if userns is None else f"/proc/{os.getpid()}/fd/{userns}",
+            cgroup_namespace=True,
+            door=group.commands_door(base_id(block)),
+        )
+
+    def probe(self) -> Availability:
+        return first_line(self._binary)

@@ -1,0 +1,70 @@
+"""`gvisor`: runsc with systrap. The sandbox's system calls are served by gVisor's own kernel in user space."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cached_property
+from pathlib import Path
+
+from k8e.model import MIB, Availability, Runtime
+from k8e.substrate.local.host.cgroup import SandboxGroup
+from k8e.substrate.local.layout import SandboxPaths
+from k8e.substrate.local.plan import Isolation
+from k8e.substrate.local.runtimes.oci import CONTAINER_ID
+from k8e.substrate.local.runtimes.version import first_line
+
+__all__ = ["Gvisor"]
+
+_FLAGS = {
+    "platform": "systrap",
+    # Our overlay has the quota; runsc's own would write an unquoted file beside it.
+    "overlay2": "none",
+    # The agent inside creates the socket that the engine dials.
+    "host-uds": "create",
+    # Netstack with a loopback and nothing else.
+    "network": "none",
+    # Mounts are cached as the sandbox's own, but for those with a hint (see plan).
+    "file-access-mounts": "exclusive",
+    # A namespace per gofer goes with it; the shared default is pinned by a mount that nobody removes.
+    "gofer-network-namespace": "new",
+}
+_OPTIONAL = frozenset({"gofer-network-namespace"})
+"""Flags that older releases do not know and work without."""
+_TIMEOUT_S = 10.0
+
+
+class Gvisor:
+    runtime = Runtime.GVISOR
+    joins_userns = False
+    handles_oom_inside = True
+    overhead_bytes = 128 * MIB
+
+    def __init__(self, binary: Path) -> None:
+        self._binary = binary
+
+    @cached_property
+    def _flags(self) -> list[str]:
+        known = _known_flags(self._binary)
+        return [f"--{name}={value}" for name, value in _FLAGS.items() if name not in _OPTIONAL or name in known]
+
+    def argv(self, paths: SandboxPaths) -> list[str]:
+        return [
+            *(str(self._binary), "--root", str(paths.state), "--log", str(paths.log), *self._flags),
+            *("run", "--detach", "--pid-file", str(paths.pid_file), "--bundle", str(paths.bundle), CONTAINER_ID),
+        ]
+
+    def isolation(self, group: SandboxGroup, *, block: int, userns: int | None) -> Isolation:
+        # These are gVisor's own capabilities: SYS_ADMIN lets the agent bind a workspace, and reaches no host kernel.
+        base = Isolation()
+        return Isolation(capabilities=(*base.capabilities, "SYS_ADMIN"), gofer_hints=True)
+
+    def probe(self) -> Availability:
+        return first_line(self._binary)
+
+
+def _known_flags(binary: Path) -> frozenset[str]:
+    result = subprocess.run(  # noqa: S603
+        [str(binary), "flags"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
+    return frozenset(re.findall(r"^\s+-([\w-]+)", result.stdout + result.stderr, re.MULTILINE))

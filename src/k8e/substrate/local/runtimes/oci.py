@@ -1,0 +1,111 @@
+"""Starting an OCI runtime so that what it starts owes nothing to us.
+
+The launcher is a shell that first leaves the server's cgroups in every hierarchy, then waits for a line, then becomes
+the runtime. Moving the first process between groups waits for an RCU grace period (some 13 ms), which
+passes while the disk is being made. No pipe reaches the sandbox: a reader of one would wait for its death.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Protocol
+
+from k8e.errors import SandboxFailed
+from k8e.model import Availability, Runtime
+from k8e.substrate.local.host.cgroup import SandboxGroup
+from k8e.substrate.local.host.process import Process, identify
+from k8e.substrate.local.layout import SandboxPaths
+from k8e.substrate.local.plan import Isolation
+
+__all__ = ["CONTAINER_ID", "Launcher", "OciRuntime", "tail"]
+
+CONTAINER_ID = "sb"
+"""The same for all: each sandbox has a runtime root of its own, and control sockets have short paths."""
+
+_SCRIPT = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done; shift; read -r go && exec "$@" </dev/null'
+_START_TIMEOUT_S = 30.0
+_TAIL_BYTES = 2048
+
+
+class OciRuntime(Protocol):
+    """What distinguishes one runtime from another."""
+
+    runtime: Runtime
+    overhead_bytes: int
+    """Memory that isolation itself takes, granted on top of the session's."""
+
+    joins_userns: bool
+    """Whether it joins a user namespace that we make, or makes its own."""
+    handles_oom_inside: bool
+    """Whether memory exhaustion must be resolved by the agent because the kernel would kill the whole sandbox."""
+
+    def argv(self, paths: SandboxPaths) -> list[str]:
+        """The command that boots the bundle, detached."""
+        ...
+
+    def isolation(self, group: SandboxGroup, *, block: int, userns: int | None) -> Isolation:
+        """How its spec differs."""
+        ...
+
+    def probe(self) -> Availability:
+        """Whether it starts here at all; blocking."""
+        ...
+
+
+class Launcher:
+    """One runtime process between its birth and the sandbox's."""
+
+    def __init__(self, process: subprocess.Popen[bytes], paths: SandboxPaths) -> None:
+        self._process = process
+        self._paths = paths
+
+    @classmethod
+    def start(cls, argv: list[str], group: SandboxGroup, paths: SandboxPaths) -> Launcher:
+        """Blocking; returns once the shell runs."""
+        files = [str(path) for path in group.procs_files()]
+        with paths.log.open("wb") as log:
+            process = subprocess.Popen(  # noqa: S603
+                ["/bin/sh", "-c", _SCRIPT, "k8e-launch", *files, "--", *argv],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
+        return cls(process, paths)
+
+    def go(self) -> Process:
+        """Let it run the runtime and wait for the sandbox's init; blocking. Raises: SandboxFailed."""
+        try:
+            self._process.communicate(b"\n", timeout=_START_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            self.abandon()
+            raise SandboxFailed("start runtime", f"no answer within {_START_TIMEOUT_S:.0f} s") from error
+        if self._process.returncode != 0:
+            raise SandboxFailed("start runtime", tail(self._paths.log) or f"exit {self._process.returncode}")
+        try:
+            return identify(int(self._paths.pid_file.read_text(encoding="ascii")))
+        except (OSError, ValueError) as error:
+            raise SandboxFailed("start runtime", tail(self._paths.log) or error) from error
+
+    def abandon(self) -> None:
+        """End it if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+def tail(path: Path) -> str:
+    """A log's last line."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+

@@ -1,0 +1,33 @@
+"""What the local substrate is told once, by the entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["LocalSettings", "SiteHook"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteHook:
+    """A `.pth` file in every prebuilt virtual environment: where an interpreter parks."""
+
+    name: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSettings:
+    data_dir: Path
+    runsc: Path | None
+    """None: gVisor is not available."""
+    runc: Path | None
+    """None: `container` is not available."""
+    bundle: Path
+    """The staged agent, shown as /.k8e."""
+    agent_argv: tuple[str, ...]
+    agent_env: Mapping[str, str] = field(default_factory=dict)
+    site_hook: SiteHook | None = None
+    image_roots: tuple[Path, ...] = ()
+    """Where images other than `host` may lie, besides <data>/images/library."""

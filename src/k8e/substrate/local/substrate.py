@@ -1,0 +1,337 @@
+"""The local substrate: the engine's protocol over this machine's kernel.
+
+Blocking work runs in threads of our own, boots apart from removals, so a burst of one never queues behind the other.
+Nothing is remembered that a restart would lose: each method starts from the record on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from k8e.errors import HostUnsupported, K8eError, SandboxFailed
+from k8e.model import Availability, Claim, Death, Runtime, SandboxId, Template, WorkspaceId
+from k8e.substrate.local import boot, control, record, venv
+from k8e.substrate.local.blocks import Blocks
+from k8e.substrate.local.boot import Blueprint, Builder
+from k8e.substrate.local.disks import Disks
+from k8e.substrate.local.host import cgroup, mount, oom
+from k8e.substrate.local.host.process import is_alive, wait_death
+from k8e.substrate.local.idmaps import IdMaps
+from k8e.substrate.local.images.store import ImageStore
+from k8e.substrate.local.layout import Layout
+from k8e.substrate.local.plan import LIVE_AT, Agent, Image, MemoryPlan, memory_plan
+from k8e.substrate.local.record import Record
+from k8e.substrate.local.runtimes import unavailable
+from k8e.substrate.local.runtimes.container import Container
+from k8e.substrate.local.runtimes.gvisor import Gvisor
+from k8e.substrate.local.runtimes.oci import OciRuntime, tail
+from k8e.substrate.local.settings import LocalSettings
+from k8e.substrate.local.threads import Threads
+from k8e.substrate.local.workspaces import Workspaces, shared_name
+from k8e.wire.aio import Link
+
+__all__ = ["LocalSettings", "LocalSubstrate"]
+
+_log = logging.getLogger(__name__)
+
+_BOOT_THREADS = 8
+_REMOVAL_THREADS = 8
+_BOOT_TIMEOUT_S = 60.0
+_PROBE_TIMEOUT_S = 60.0
+_DIAL_TIMEOUT_S = 10.0
+_DIAL_RETRY_S = 0.002
+
+
+class LocalSubstrate:
+    """Implements `k8e.engine.substrate.Substrate`."""
+
+    def __init__(self, settings: LocalSettings) -> None:
+        self._layout = Layout(settings.data_dir)
+        self._agent = Agent(bundle=settings.bundle, argv=settings.agent_argv, env=settings.agent_env)
+        self._hook = settings.site_hook
+        self._drivers = _drivers(settings)
+        self._trees = cgroup.hierarchies()
+        self._disks = Disks(self._layout.disks)
+        self._idmaps = IdMaps()
+        self._builder = Builder(self._disks, self._idmaps)
+        self._images = ImageStore(self._layout, (self._layout.images / "library", *settings.image_roots))
+        self._workspaces = Workspaces(self._layout, self._disks)
+        self._workspace_lock = threading.Lock()
+        self._boots = Threads("k8e-boot", _BOOT_THREADS)
+        self._removals = Threads("k8e-remove", _REMOVAL_THREADS)
+        self._probing = asyncio.Lock()
+        self._available: Mapping[Runtime, Availability] | None = None
+        self._prepare_directories()
+        self._blocks = Blocks({found.block for found in record.load_all(self._layout)})
+
+    def _prepare_directories(self) -> None:
+        # Traversable, not listable: a sandbox's root, nobody to the host, must reach its own directory.
+        for path in (self._layout.data_dir, self._layout.sandboxes):
+            path.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o711)
+        for path in (self._layout.images, self._layout.workspaces):
+            path.mkdir(exist_ok=True, mode=0o700)
+
+    # --- what works here -------------------------------------------------------------------------------------------
+
+    async def runtimes(self) -> Mapping[Runtime, Availability]:
+        async with self._probing:
+            if self._available is None:
+                self._available = {runtime: await self._probe(runtime) for runtime in Runtime}
+            return self._available
+
+    async def _probe(self, runtime: Runtime) -> Availability:
+        """Boot a sandbox for real and hear its agent."""
+        driver = self._drivers.get(runtime)
+        if driver is None:
+            return unavailable.reason(runtime)
+        version = await self._boots.run(driver.probe)
+        if not version.available:
+            return version
+        sandbox = SandboxId(f"probe-{runtime}")
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                await self.destroy(sandbox)
+                await self._create(sandbox, Template(runtime=runtime), await self._boots.run(self._images.base, "host"))
+                link = await self.dial(sandbox)
+                await link.close()
+        except (K8eError, OSError, TimeoutError) as error:
+            return Availability(available=False, detail=f"{version.detail} is installed but a probe failed: {error}")
+        finally:
+            await self.destroy(sandbox)
+        return version
+
+    # --- life and death --------------------------------------------------------------------------------------------
+
+    async def create(self, sandbox: SandboxId, template: Template) -> None:
+        self._driver(template.runtime)
+        await self._create(sandbox, template, await self._boots.run(self._ready_image, template))
+
+    def _ready_image(self, template: Template) -> Image:
+        builder = venv.VenvBuilder(self._builder, self._layout, self._blocks, self._trees, self._hook)
+        return self._images.ready(template.image, builder.using(self._driver(template.runtime)))
+
+    async def _create(self, sandbox: SandboxId, template: Template, image: Image) -> None:
+        try:
+            async with asyncio.timeout(_BOOT_TIMEOUT_S):
+                known = await self._boots.run(self._build, sandbox, template, image)
+                assert known.init is not None
+                paths = self._layout.sandbox(sandbox)
+                await control.wait_for_socket(paths, known.init)
+                control.capture(paths)
+                await (await self.dial(sandbox)).close()
+                control.seal(paths)
+        except BaseException as error:
+            log = tail(self._layout.sandbox(sandbox).log)
+            await self.destroy(sandbox)
+            if isinstance(error, OSError | TimeoutError):
+                raise SandboxFailed("boot", f"{error or 'no answer in time'} {log}".strip()) from error
+            raise
+
+    def _build(self, sandbox: SandboxId, template: Template, image: Image) -> Record:
+        paths, block = self._layout.sandbox(sandbox), self._blocks.take()
+        try:
+            boot.make_directory(paths, block)
+        except BaseException:
+            self._blocks.give_back(block)
+            raise
+        known = Record(
+            sandbox=sandbox, runtime=template.runtime, block=block, memory_bytes=template.memory_bytes
+        )
+        record.save(paths, known)
+        init = self._builder.build(
+            Blueprint(
+                paths=paths,
+                group=self._group(sandbox),
+                runtime=self._driver(template.runtime),
+                image=image,
+                agent=self._agent,
+                block=block,
+                memory_bytes=template.memory_bytes,
+                disk_bytes=template.disk_bytes,
+            )
+        )
+        known = known.booted(init)
+        record.save(paths, known)
+        return known
+
+    async def dial(self, sandbox: SandboxId) -> Link:
+        try:
+            async with asyncio.timeout(_DIAL_TIMEOUT_S):
+                return await self._dial(sandbox)
+        except (OSError, TimeoutError) as error:
+            raise SandboxFailed("dial agent", error) from error
+
+    async def _dial(self, sandbox: SandboxId) -> Link:
+        """The socket's file exists a moment before anybody listens on it, and a backlog may be full."""
+        with control.socket_path(self._layout.sandbox(sandbox)) as path:
+            while True:
+                try:
+                    return await Link.dial(path, timeout_s=_DIAL_TIMEOUT_S)
+                except (ConnectionRefusedError, BlockingIOError):
+                    if not self.alive(sandbox):
+                        raise
+                    await asyncio.sleep(_DIAL_RETRY_S)
+
+    async def death(self, sandbox: SandboxId) -> Death:
+        known = self._record(sandbox)
+        if known is None or known.init is None:
+            return Death(detail="it does not exist")
+        await wait_death(known.init)
+        kills = self.oom_kills(sandbox)
+        if kills and self._driver(known.runtime).handles_oom_inside:
+            return Death(oom=True, detail="the kernel killed it for memory")
+        return Death(detail=tail(self._layout.sandbox(sandbox).log) or "its init process ended")
+
+    def alive(self, sandbox: SandboxId) -> bool:
+        known = self._record(sandbox)
+        return known is not None and known.init is not None and is_alive(known.init)
+
+    async def destroy(self, sandbox: SandboxId) -> None:
+        await self._removals.run(self._remove, sandbox)
+
+    def _remove(self, sandbox: SandboxId) -> None:
+        paths = self._layout.sandbox(sandbox)
+        known = record.load(paths)
+        try:
+            boot.remove(paths, self._group(sandbox))
+            with self._workspace_lock:
+                self._workspaces.release(sandbox)
+        except OSError as error:
+            raise SandboxFailed("destroy", error) from error
+        if known is not None:
+            self._blocks.give_back(known.block)
+
+    async def survivors(self) -> frozenset[SandboxId]:
+        return await self._removals.run(self._survivors)
+
+    def _survivors(self) -> frozenset[SandboxId]:
+        """By directory, mount and cgroup: any one of them is a trace."""
+        names = {path.name for path in self._layout.sandboxes.iterdir()}
+        names |= cgroup.leftover_groups(self._trees)
+        for entry in mount.mounts_under(self._layout.sandboxes):
+            names.add(entry.target.relative_to(self._layout.sandboxes).parts[0])
+        names |= {path.name for path in self._layout.workspaces.glob("*/users/*")}
+        return frozenset(SandboxId(name) for name in names)
+
+    # --- at claim --------------------------------------------------------------------------------------------------
+
+    async def configure(self, sandbox: SandboxId, claim: Claim, link: Link) -> None:
+        known = self._known(sandbox)
+        try:
+            self._apply_limits(known, claim)
+            if claim.workspace is not None and claim.workspace != known.workspace:
+                await self._boots.run(self._give_workspace, known, claim.workspace)
+        except OSError as error:
+            raise SandboxFailed("configure", error) from error
+        if known.runtime is Runtime.GVISOR:
+            await self._configure_inside(known, claim, link)
+
+    def _apply_limits(self, known: Record, claim: Claim) -> None:
+        """A few writes to kernel files; 0.1 ms, so not worth a thread."""
+        group = self._group(known.sandbox)
+        group.limit_cpus(claim.cpus)
+        if known.runtime is Runtime.CONTAINER:
+            group.limit_tasks(claim.processes, cgroup.COMMANDS)
+
+    def _give_workspace(self, known: Record, workspace: WorkspaceId) -> None:
+        paths = self._layout.sandbox(known.sandbox)
+        with self._workspace_lock:
+            source = self._workspaces.source(workspace, known.sandbox)
+        with mount.idmapped(source, self._idmaps.descriptor(known.block)) as tree:
+            mount.move_to(tree, self._live_target(known))
+        record.save(paths, known.using(workspace))
+
+    def _live_target(self, known: Record) -> Path:
+        """runc's /workspace is a slave of ours; gVisor holds its root open, so it gets the mount beside and binds it inside."""
+        paths = self._layout.sandbox(known.sandbox)
+        if known.runtime is Runtime.CONTAINER:
+            return paths.workspace
+        target = paths.live / "ws"
+        target.mkdir(exist_ok=True)
+        return target
+
+    async def _configure_inside(self, known: Record, claim: Claim, link: Link) -> None:
+        await link.call("configure", {"processes": claim.processes})
+        if claim.workspace is not None and claim.workspace != known.workspace:
+            await link.call("bind", {"source": f"{LIVE_AT}/ws", "target": "/workspace"})
+
+    async def out_of_memory(self, sandbox: SandboxId) -> None:
+        known = self._known(sandbox)
+        group = self._group(sandbox)
+        directory = group.directory("memory")
+        if directory is None or not self._driver(known.runtime).handles_oom_inside:
+            await asyncio.Event().wait()  # the kernel chooses one process by itself and the sandbox lives on
+            return
+        try:
+            await (oom.wait_v1(directory) if group.version("memory") == 1 else oom.wait_v2(directory))
+            memory = self._memory(known)
+            # Raising never blocks, and every task of the sandbox waits for it.
+            group.limit_memory(memory.limit_bytes + memory.headroom_bytes)
+        except OSError as error:
+            raise SandboxFailed("watch memory", error) from error
+
+    async def relieved(self, sandbox: SandboxId) -> None:
+        known = self._known(sandbox)
+        try:
+            await self._boots.run(self._group(sandbox).limit_memory, self._memory(known).limit_bytes)
+        except OSError as error:
+            raise SandboxFailed("restore memory limit", error) from error
+
+    def oom_kills(self, sandbox: SandboxId) -> int:
+        return self._group(sandbox).memory_kills()
+
+    # --- workspaces ------------------------------------------------------------------------------------------------
+
+    async def create_workspace(self, workspace: WorkspaceId, disk_bytes: int) -> None:
+        await self._boots.run(self._with_workspaces, self._workspaces.create, workspace, disk_bytes)
+
+    async def delete_workspace(self, workspace: WorkspaceId) -> None:
+        await self._removals.run(self._with_workspaces, self._workspaces.delete, workspace)
+
+    async def share_workspace(self, parent: SandboxId) -> WorkspaceId:
+        self._known(parent)
+        return shared_name(parent)
+
+    def _with_workspaces(self, action: Callable[..., None], *args: object) -> None:
+        try:
+            with self._workspace_lock:
+                action(*args)
+        except OSError as error:
+            raise SandboxFailed("workspace", error) from error
+
+    # --- looking up ------------------------------------------------------------------------------------------------
+
+    def _driver(self, runtime: Runtime) -> OciRuntime:
+        driver = self._drivers.get(runtime)
+        if driver is None:
+            raise HostUnsupported(unavailable.reason(runtime).detail)
+        return driver
+
+    def _group(self, sandbox: SandboxId) -> cgroup.SandboxGroup:
+        return cgroup.SandboxGroup(self._trees, sandbox)
+
+    def _record(self, sandbox: SandboxId) -> Record | None:
+        return record.load(self._layout.sandbox(sandbox))
+
+    def _known(self, sandbox: SandboxId) -> Record:
+        known = self._record(sandbox)
+        if known is None:
+            raise SandboxFailed("look up sandbox", f"{sandbox} does not exist")
+        return known
+
+    def _memory(self, known: Record) -> MemoryPlan:
+        return memory_plan(known.memory_bytes, self._driver(known.runtime).overhead_bytes)
+
+
+def _drivers(settings: LocalSettings) -> dict[Runtime, OciRuntime]:
+    drivers: dict[Runtime, OciRuntime] = {}
+    if settings.runsc is not None:
+        drivers[Runtime.GVISOR] = Gvisor(settings.runsc)
+    if settings.runc is not None:
+        drivers[Runtime.CONTAINER] = Container(settings.runc)
+    return drivers

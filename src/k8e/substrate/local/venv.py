@@ -1,0 +1,114 @@
+"""The virtual environment of an image, built at its true path inside a sandbox of that image.
+
+Nothing of an image is ever executed or trusted outside: the build is a sandbox like any other, with quota and limits, whose
+disk is read when it is dead. Its name starts with `image-`, so a crashed build is found and removed.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from k8e.errors import SandboxFailed
+from k8e.model import GIB, SandboxId
+from k8e.substrate.local import boot, record
+from k8e.substrate.local.blocks import Blocks
+from k8e.substrate.local.boot import Blueprint, Builder
+from k8e.substrate.local.host.cgroup import Hierarchy, SandboxGroup
+from k8e.substrate.local.host.process import Process, open_pidfd
+from k8e.substrate.local.layout import Layout, SandboxPaths
+from k8e.substrate.local.plan import Agent, Image
+from k8e.substrate.local.record import Record
+from k8e.substrate.local.runtimes.oci import OciRuntime, tail
+from k8e.substrate.local.settings import SiteHook
+
+__all__ = ["VenvBuilder"]
+
+_TIMEOUT_S = 300.0
+_MEMORY_BYTES = GIB
+_DISK_BYTES = GIB
+_DONE = ".k8e-complete"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# ensurepip is a package of its own on Debian: without it the environment comes without pip rather than not at all.
+_PROGRAM = """
+import json, os, subprocess, sys, sysconfig, venv
+try:
+    venv.EnvBuilder(symlinks=True, with_pip=True).create("/opt/venv")
+except subprocess.CalledProcessError:
+    venv.EnvBuilder(symlinks=True, clear=True).create("/opt/venv")
+site = "/opt/venv/lib/python%d.%d/site-packages" % sys.version_info[:2]
+for name, line in json.loads(sys.argv[1]).items():
+    with open(os.path.join(site, name), "w") as file:
+        file.write(line.rstrip() + "\\n")
+open("/opt/venv/.k8e-complete", "w").close()
+"""
+
+
+class VenvBuilder:
+    """Blocking."""
+
+    def __init__(
+        self, builder: Builder, layout: Layout, blocks: Blocks, trees: tuple[Hierarchy, ...], hook: SiteHook | None
+    ) -> None:
+        self._builder = builder
+        self._layout = layout
+        self._blocks = blocks
+        self._trees = trees
+        self._hooks = {} if hook is None else {hook.name: hook.line}
+
+    def using(self, runtime: OciRuntime) -> Callable[[Image, Path], None]:
+        """A builder that isolates the build with `runtime`, the one the image's user has chosen."""
+        return lambda image, target: self._build(runtime, image, target)
+
+    def _build(self, runtime: OciRuntime, image: Image, target: Path) -> None:
+        sandbox = SandboxId(f"image-{image.digest}")
+        paths, group = self._layout.sandbox(sandbox), SandboxGroup(self._trees, sandbox)
+        boot.remove(paths, group)
+        block = self._blocks.take()
+        try:
+            boot.make_directory(paths, block)
+            blueprint = Blueprint(
+                paths=paths,
+                group=group,
+                runtime=runtime,
+                image=image,
+                agent=self._program(paths),
+                block=block,
+                memory_bytes=_MEMORY_BYTES,
+                disk_bytes=_DISK_BYTES,
+            )
+            record.save(paths, Record(sandbox=sandbox, runtime=runtime.runtime, block=block, memory_bytes=_MEMORY_BYTES))
+            _wait(self._builder.build(blueprint))
+            _collect(paths, target)
+        finally:
+            boot.remove(paths, group)
+            self._blocks.give_back(block)
+
+    def _program(self, paths: SandboxPaths) -> Agent:
+        argv = ("python3", "-c", _PROGRAM, json.dumps(self._hooks))
+        env = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8", "PIP_NO_CACHE_DIR": "1"}
+        return Agent(bundle=paths.bundle, argv=argv, env=env)
+
+
+def _wait(init: Process) -> None:
+    descriptor = open_pidfd(init)
+    if descriptor is None:
+        return
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(_TIMEOUT_S * 1000):
+        raise SandboxFailed("build virtual environment", f"not done within {_TIMEOUT_S:.0f} s")
+
+
+def _collect(paths: SandboxPaths, target: Path) -> None:
+    source = paths.disk / "upper" / "opt"
+    # SAFETY: what is copied was written by the image. No link is followed, and lstat decides what is a directory.
+    if source.is_symlink() or (source / "venv").is_symlink() or not (source / "venv" / _DONE).is_file():
+        raise SandboxFailed("build virtual environment", tail(paths.log) or "python3 -m venv failed")
+    (target / "opt").mkdir()
+    shutil.copytree(source / "venv", target / "opt" / "venv", symlinks=True)
+    (target / "opt" / "venv" / _DONE).unlink()

@@ -1,0 +1,94 @@
+"""Workspaces that are not a sandbox's own: persistent ones on disks of theirs, and a parent's lent to a child.
+
+A persistent workspace is mounted once while anyone uses it; each user has a view shifted to its own ids. Users
+are files named after sandboxes, so a crash forgets none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from k8e.errors import Conflict, SandboxFailed
+from k8e.model import SandboxId, WorkspaceId
+from k8e.substrate.local.disks import Disks
+from k8e.substrate.local.host import disk, loop, mount
+from k8e.substrate.local.layout import Layout, WorkspacePaths
+
+__all__ = ["Workspaces", "shared_name"]
+
+_SHARED = "shared:"
+
+
+def shared_name(parent: SandboxId) -> WorkspaceId:
+    """The workspace that is whatever `parent` currently has at /workspace."""
+    return WorkspaceId(f"{_SHARED}{parent}")
+
+
+class Workspaces:
+    """Blocking. Calls for one workspace must not overlap."""
+
+    def __init__(self, layout: Layout, disks: Disks) -> None:
+        self._layout = layout
+        self._disks = disks
+
+    def create(self, workspace: WorkspaceId, disk_bytes: int) -> None:
+        paths = self._layout.workspace(workspace)
+        if paths.image.exists():
+            return
+        for path in (paths.disk, paths.users):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial = paths.image.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        self._disks.make_workspace_disk(partial, disk_bytes)
+        os.replace(partial, paths.image)
+
+    def delete(self, workspace: WorkspaceId) -> None:
+        """Raises: Conflict."""
+        paths = self._layout.workspace(workspace)
+        if not paths.root.exists():
+            return
+        if users := sorted(path.name for path in paths.users.glob("*")):
+            raise Conflict(f"workspace {workspace} is in use by {', '.join(users)}")
+        _close(paths)
+        shutil.rmtree(paths.root)
+
+    def source(self, workspace: WorkspaceId, user: SandboxId) -> Path:
+        """A directory with owners as stored, to be shown to `user`. Raises: SandboxFailed."""
+        if workspace.startswith(_SHARED):
+            return self._of_sandbox(SandboxId(workspace.removeprefix(_SHARED)))
+        paths = self._layout.workspace(workspace)
+        if not paths.image.exists():
+            raise SandboxFailed("open workspace", f"{workspace} does not exist")
+        (paths.users / user).touch()
+        if not paths.disk.is_mount():
+            disk.mount_image(paths.image, paths.disk)
+        return paths.disk / "workspace"
+
+    def _of_sandbox(self, parent: SandboxId) -> Path:
+        given = self._given_to(parent)
+        if given is not None:
+            return given
+        source = self._layout.sandbox(parent).disk / "workspace"
+        if not source.is_dir():
+            raise SandboxFailed("share workspace", f"{parent} is gone")
+        return source
+
+    def _given_to(self, sandbox: SandboxId) -> Path | None:
+        for users in self._layout.workspaces.glob(f"*/users/{sandbox}"):
+            return users.parent.parent / "disk" / "workspace"
+        return None
+
+    def release(self, user: SandboxId) -> None:
+        """`user` is gone: forget it, and close what nobody uses any more."""
+        for mark in list(self._layout.workspaces.glob(f"*/users/{user}")):
+            mark.unlink(missing_ok=True)
+            paths = WorkspacePaths(mark.parent.parent)
+            if not any(paths.users.iterdir()):
+                _close(paths)
+
+
+def _close(paths: WorkspacePaths) -> None:
+    mount.unmount_under(paths.root)
+    loop.release(paths.root)
