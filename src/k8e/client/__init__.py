@@ -1,0 +1,62 @@
+"""The Python SDK: `SandboxClient`, `AsyncSandboxClient`, `sandbox_session`, and the errors they raise."""
+
+from k8e.client.aio import AsyncSandboxClient
+from k8e.client.errors import (
+    Conflict,
+    DeadlineExceeded,
+    Denied,
+    Exhausted,
+    InvalidRequest,
+    NotFound,
+    SandboxError,
+    SandboxLost,
+    ServerFailed,
+    Unauthenticated,
+    Unreachable,
+    Unsupported,
+)
+from k8e.client.sync import SandboxClient, sandbox_session
+from k8e.client.values import (
+    Chunk,
+    ExecResult,
+    Exit,
+    FileChange,
+    FileInfo,
+    Limits,
+    ProcessInfo,
+    RunInfo,
+    RuntimeInfo,
+    ServerInfo,
+    SessionInfo,
+    WorkspaceInfo,
+)
+
+__all__ = [
+    "AsyncSandboxClient",
+    "Chunk",
+    "Conflict",
+    "DeadlineExceeded",
+    "Denied",
+    "ExecResult",
+    "Exhausted",
+    "Exit",
+    "FileChange",
+    "FileInfo",
+    "InvalidRequest",
+    "Limits",
+    "NotFound",
+    "ProcessInfo",
+    "RunInfo",
+    "RuntimeInfo",
+    "SandboxClient",
+    "SandboxError",
+    "SandboxLost",
+    "ServerFailed",
+    "ServerInfo",
+    "SessionInfo",
+    "Unauthenticated",
+    "Unreachable",
+    "Unsupported",
+    "WorkspaceInfo",
+    "sandbox_session",
+]

@@ -1,0 +1,133 @@
+"""`AsyncSandboxClient`: the SDK, written once.
+
+The client's own session is made at the first `run`, used by the next ones, and destroyed at close unless the client
+has a tenant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Self
+
+from k8e._proto import sandbox_pb2 as pb
+from k8e.client.discovery import Target, discover
+from k8e.client.errors import NotFound, SandboxError, SandboxLost
+from k8e.client.execs import ExecCalls, exec_result, raw
+from k8e.client.files import FileCalls
+from k8e.client.sessions import SessionCalls
+from k8e.client.transport import deadline
+from k8e.client.values import Chunk, ExecResult, Exit
+
+__all__ = ["AsyncSandboxClient"]
+
+
+class AsyncSandboxClient(SessionCalls, ExecCalls, FileCalls):
+    """A connection to a sandbox server, found by itself or named by `endpoint` (host:port)."""
+
+    def __init__(self, endpoint: str | None = None, tenant_id: str = "", *, target: Target | None = None) -> None:
+        super().__init__(target or discover(endpoint))
+        self._tenant_id = tenant_id
+        self._own = ""
+        self._making = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Destroy the client's own session, unless it has a tenant, and close the connection."""
+        own, self._own = self._own, ""
+        try:
+            if own and not self._tenant_id:
+                with contextlib.suppress(SandboxError):
+                    await self.destroy_session(own)
+        finally:
+            await self.aclose()
+
+    async def run(
+        self,
+        code: str | bytes,
+        language: str = "bash",
+        timeout: float = 30,
+        *,
+        session_id: str = "",
+        workdir: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> ExecResult:
+        """Run a program's text, byte for byte, in the given session or the client's own."""
+        request = run_request(code, language, timeout, workdir=workdir, env=env)
+        if session_id:
+            return await self._run_in(session_id, request, timeout)
+        own = await self._own_session()
+        try:
+            return await self._run_in(own, request, timeout)
+        except (NotFound, SandboxLost):
+            # Only a session that is gone answers so, and then nothing has run: making another is safe.
+            own = await self._own_session(gone=own)
+            return await self._run_in(own, request, timeout, recreated=True)
+
+    async def run_output(
+        self,
+        code: str | bytes,
+        language: str = "bash",
+        timeout: float = 30,
+        *,
+        session_id: str = "",
+        workdir: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[Chunk | Exit]:
+        """Like `run`, with the output as it comes and one `Exit` at the end."""
+        request = run_request(code, language, timeout, workdir=workdir, env=env)
+        request.session_id = session_id or await self._own_session()
+        async for item in self._attached(request, None, timeout):
+            yield item
+
+    async def run_background(
+        self,
+        code: str | bytes,
+        language: str = "bash",
+        timeout: float = 0,
+        *,
+        session_id: str = "",
+        workdir: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> str:
+        """Start a program in the background and return its run's id."""
+        request = run_request(code, language, timeout, workdir=workdir, env=env)
+        request.session_id = session_id or await self._own_session()
+        return await self._started(request)
+
+    async def _run_in(
+        self, session_id: str, request: pb.ExecRequest, timeout: float, *, recreated: bool = False
+    ) -> ExecResult:
+        request.session_id = session_id
+        answer = await self._call(self._stub.Exec, request, timeout_s=deadline(timeout))
+        return exec_result(answer, recreated=recreated)
+
+    async def _own_session(self, *, gone: str = "") -> str:
+        async with self._making:
+            if not self._own or self._own == gone:
+                self._own = await self._found_by_tenant(gone) or await self.create_session(tenant_id=self._tenant_id)
+            return self._own
+
+    async def _found_by_tenant(self, gone: str) -> str:
+        if not self._tenant_id:
+            return ""
+        mine = (each for each in await self.sessions() if each.tenant_id == self._tenant_id)
+        return next((each.session_id for each in mine if each.session_id != gone and not each.parent_session_id), "")
+
+
+def run_request(
+    code: str | bytes, language: str, timeout: float, *, workdir: str, env: Mapping[str, str] | None
+) -> pb.ExecRequest:
+    request = pb.ExecRequest(code=raw(code), language=language, timeout_s=timeout, workdir_bytes=raw(workdir))
+    for key, value in (env or {}).items():
+        request.env[key] = raw(value)
+    return request

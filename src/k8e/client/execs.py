@@ -1,0 +1,226 @@
+"""Calls that run something: commands, streams, background runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+
+from k8e._proto import sandbox_pb2 as pb
+from k8e.client.transport import QUICK_S, Transport, deadline
+from k8e.client.values import Chunk, ExecResult, Exit, RunInfo
+
+__all__ = ["Command", "ExecCalls", "exec_request", "exec_result"]
+
+PIECE = 256 * 1024
+
+Command = str | bytes | Sequence[str | bytes]
+"""Text for `/bin/sh -c`, or a list of arguments that no shell touches."""
+
+Input = bytes | AsyncIterable[bytes]
+
+
+class ExecCalls(Transport):
+    async def exec(
+        self,
+        session_id: str,
+        command: Command,
+        timeout: float = 30,
+        *,
+        workdir: str = "",
+        env: Mapping[str, str] | None = None,
+        user: str = "",
+        stdin: Input | None = None,
+    ) -> ExecResult:
+        """Run a command to its end. Raises: NotFound when the session is gone."""
+        request = exec_request(session_id, command, timeout, workdir=workdir, env=env, user=user)
+        if stdin is not None:
+            return await self._collected(request, stdin, timeout)
+        return exec_result(await self._call(self._stub.Exec, request, timeout_s=deadline(timeout)))
+
+    async def exec_stream(
+        self,
+        session_id: str,
+        command: Command,
+        timeout: float = 300,
+        *,
+        workdir: str = "",
+        env: Mapping[str, str] | None = None,
+        user: str = "",
+    ) -> AsyncIterator[str]:
+        """Output as text, both streams in the order they come; leaving the loop stops the command."""
+        request = exec_request(session_id, command, timeout, workdir=workdir, env=env, user=user)
+        async for message in self._each(self._stub.ExecStream(request, timeout=deadline(timeout))):
+            yield message.chunk
+
+    async def exec_output(
+        self,
+        session_id: str,
+        command: Command,
+        timeout: float = 300,
+        *,
+        workdir: str = "",
+        env: Mapping[str, str] | None = None,
+        user: str = "",
+        stdin: Input | None = None,
+    ) -> AsyncIterator[Chunk | Exit]:
+        """Output as bytes with its stream's name, losing nothing, and one `Exit` at the end."""
+        request = exec_request(session_id, command, timeout, workdir=workdir, env=env, user=user)
+        async for item in self._attached(request, stdin, timeout):
+            yield item
+
+    async def start_run(
+        self,
+        session_id: str,
+        command: Command,
+        timeout: float = 0,
+        *,
+        workdir: str = "",
+        env: Mapping[str, str] | None = None,
+        user: str = "",
+    ) -> str:
+        """Start a command in the background and return its run's id."""
+        request = exec_request(session_id, command, timeout, workdir=workdir, env=env, user=user)
+        return await self._started(request)
+
+    async def poll_run(self, run_id: str) -> RunInfo:
+        """How a background run is doing, with its output so far."""
+        return run_info(await self._call(self._stub.PollRun, pb.PollRunRequest(run_id=run_id), timeout_s=QUICK_S))
+
+    async def attach_run(
+        self, run_id: str, *, stdout_offset: int = 0, stderr_offset: int = 0
+    ) -> AsyncIterator[Chunk | Exit]:
+        """A run's output from the given offsets on, as it comes; leaving the loop does not stop the run."""
+        request = pb.AttachRunRequest(run_id=run_id, stdout_offset=stdout_offset, stderr_offset=stderr_offset)
+        async for message in self._each(self._stub.AttachRun(request)):
+            yield output_item(message)
+
+    async def kill_run(self, run_id: str, signal: int = 9) -> None:
+        """Signal a run; 9 ends everything it started."""
+        await self._call(self._stub.KillRun, pb.KillRunRequest(run_id=run_id, signal=signal), timeout_s=QUICK_S)
+
+    async def runs(self, session_id: str) -> list[RunInfo]:
+        """A session's background runs, without their output."""
+        request = pb.ListRunsRequest(session_id=session_id)
+        return [run_info(each) for each in (await self._call(self._stub.ListRuns, request, timeout_s=QUICK_S)).runs]
+
+    async def _started(self, request: pb.ExecRequest) -> str:
+        request.background = True
+        return (await self._call(self._stub.Exec, request, timeout_s=QUICK_S)).run_id
+
+    async def _attached(
+        self, request: pb.ExecRequest, stdin: Input | None, timeout: float
+    ) -> AsyncIterator[Chunk | Exit]:
+        call = self._stub.ExecAttach(inputs(request, stdin), timeout=deadline(timeout))
+        async for message in self._each(call):
+            if message.WhichOneof("output") != "started":
+                yield output_item(message)
+
+    async def _collected(self, request: pb.ExecRequest, stdin: Input, timeout: float) -> ExecResult:
+        kept = {"stdout": bytearray(), "stderr": bytearray()}
+        async for item in self._attached(request, stdin, timeout):
+            if isinstance(item, Exit):
+                return collected_result(request, kept["stdout"], kept["stderr"], item)
+            kept[item.stream] += item.data
+        raise AssertionError("the server ends every stream with an exit")
+
+
+async def inputs(request: pb.ExecRequest, stdin: Input | None) -> AsyncIterator[pb.ExecInput]:
+    yield pb.ExecInput(start=request, with_stdin=stdin is not None)
+    if isinstance(stdin, bytes):
+        for start in range(0, len(stdin), PIECE):
+            yield pb.ExecInput(stdin=stdin[start : start + PIECE])
+    elif stdin is not None:
+        async for data in stdin:
+            yield pb.ExecInput(stdin=data)
+
+
+def exec_request(
+    session_id: str,
+    command: Command,
+    timeout: float,
+    *,
+    workdir: str = "",
+    env: Mapping[str, str] | None = None,
+    user: str = "",
+) -> pb.ExecRequest:
+    request = pb.ExecRequest(session_id=session_id, timeout_s=timeout, user=user, workdir_bytes=raw(workdir))
+    for key, value in (env or {}).items():
+        request.env[key] = raw(value)
+    if isinstance(command, str | bytes):
+        request.command_bytes = raw(command)
+    else:
+        request.argv.extend(raw(each) for each in command)
+    return request
+
+
+def raw(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+
+
+def exec_result(message: pb.ExecResponse, *, recreated: bool = False) -> ExecResult:
+    return ExecResult(
+        stdout=message.stdout,
+        stderr=message.stderr,
+        exit_code=message.exit_code,
+        session_id=message.session_id,
+        status=message.status,
+        duration_ms=message.duration_ms,
+        truncated=message.truncated,
+        language=message.language,
+        reason=message.reason,
+        signal=message.signal,
+        detail=message.detail,
+        stdout_bytes=message.stdout_bytes or message.stdout.encode(),
+        stderr_bytes=message.stderr_bytes or message.stderr.encode(),
+        session_recreated=recreated,
+    )
+
+
+def collected_result(request: pb.ExecRequest, stdout: bytearray, stderr: bytearray, end: Exit) -> ExecResult:
+    return ExecResult(
+        stdout=stdout.decode("utf-8", "replace"),
+        stderr=stderr.decode("utf-8", "replace"),
+        exit_code=end.exit_code,
+        session_id=request.session_id,
+        status=end.status,
+        duration_ms=end.duration_ms,
+        language=request.language,
+        reason=end.reason,
+        signal=end.signal,
+        detail=end.detail,
+        stdout_bytes=bytes(stdout),
+        stderr_bytes=bytes(stderr),
+    )
+
+
+def output_item(message: pb.ExecOutput) -> Chunk | Exit:
+    if message.WhichOneof("output") == "chunk":
+        chunk = message.chunk
+        return Chunk("stderr" if chunk.channel == pb.OUTPUT_CHANNEL_STDERR else "stdout", chunk.offset, chunk.data)
+    end = message.exit
+    return Exit(
+        exit_code=end.exit_code,
+        status=end.status,
+        reason=end.reason,
+        signal=end.signal,
+        detail=end.detail,
+        duration_ms=end.duration_ms,
+        truncated=end.truncated,
+    )
+
+
+def run_info(message: pb.PollRunResponse) -> RunInfo:
+    return RunInfo(
+        run_id=message.run_id,
+        session_id=message.session_id,
+        status=message.status,
+        exit_code=message.exit_code,
+        stdout=message.stdout,
+        stderr=message.stderr,
+        duration_ms=message.duration_ms,
+        truncated=message.truncated,
+        reason=message.reason,
+        signal=message.signal,
+        detail=message.detail,
+        stdout_bytes=message.stdout_bytes or message.stdout.encode(),
+        stderr_bytes=message.stderr_bytes or message.stderr.encode(),
+    )

@@ -1,0 +1,136 @@
+"""Calls about sessions, workspaces, and the server itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from k8e._proto import sandbox_pb2 as pb
+from k8e.client.transport import QUICK_S, Transport
+from k8e.client.values import Limits, ProcessInfo, RuntimeInfo, ServerInfo, SessionInfo, WorkspaceInfo
+
+__all__ = ["SessionCalls"]
+
+CREATE_S = 300.0
+"""A cold start in a long queue; a warm one takes milliseconds."""
+
+
+class SessionCalls(Transport):
+    async def create_session(
+        self,
+        runtime_class: str = "",
+        allowed_hosts: Sequence[str] = (),
+        tenant_id: str = "",
+        *,
+        session_id: str = "",
+        env: Mapping[str, str] | None = None,
+        image: str = "",
+        user: str = "",
+        limits: Limits | None = None,
+    ) -> str:
+        """Create a session and return its id."""
+        request = pb.CreateSessionRequest(
+            session_id=session_id,
+            tenant_id=tenant_id,
+            allowed_hosts=allowed_hosts,
+            runtime_class=runtime_class,
+            env=env or {},
+            image=image,
+            user=user,
+        )
+        if limits is not None:
+            request.limits.CopyFrom(limits_message(limits))
+        return (await self._call(self._stub.CreateSession, request, timeout_s=CREATE_S)).session_id
+
+    async def destroy_session(self, session_id: str) -> None:
+        """End a session and everything in it."""
+        await self._call(self._stub.DestroySession, pb.DestroySessionRequest(session_id=session_id), timeout_s=QUICK_S)
+
+    async def get(self, session_id: str) -> SessionInfo:
+        """What a session is and has."""
+        request = pb.GetSessionRequest(session_id=session_id)
+        return session_info(await self._call(self._stub.GetSession, request, timeout_s=QUICK_S))
+
+    async def sessions(self, phase: str = "") -> list[SessionInfo]:
+        """Your sessions: the active ones, those in `phase`, or `all`."""
+        request = pb.ListSessionsRequest(phase=phase)
+        answer = await self._call(self._stub.ListSessions, request, timeout_s=QUICK_S)
+        return [session_info(each) for each in answer.sessions]
+
+    async def extend(
+        self, session_id: str, *, ttl_s: float | None = None, idle_timeout_s: float | None = None
+    ) -> SessionInfo:
+        """Give a session a new lifetime, counted from now; 0 means for ever."""
+        request = pb.ExtendSessionRequest(session_id=session_id, ttl_s=ttl_s, idle_timeout_s=idle_timeout_s)
+        return session_info(await self._call(self._stub.ExtendSession, request, timeout_s=QUICK_S))
+
+    async def subagent(self, parent_session_id: str) -> str:
+        """A child session with its own sandbox that shares the parent's /workspace."""
+        request = pb.RunSubAgentRequest(parent_session_id=parent_session_id)
+        return (await self._call(self._stub.RunSubAgent, request, timeout_s=CREATE_S)).session_id
+
+    async def processes(self, session_id: str) -> list[ProcessInfo]:
+        """What runs in a session."""
+        request = pb.GetProcessesRequest(session_id=session_id)
+        answer = await self._call(self._stub.GetProcesses, request, timeout_s=QUICK_S)
+        return [ProcessInfo(pid=each.pid, comm=each.comm, state=each.state) for each in answer.processes]
+
+    async def events(self, session_id: str, limit: int = 500) -> list[str]:
+        """The last events of a session, each one JSON object."""
+        request = pb.GetEventsRequest(session_id=session_id, limit=limit)
+        return list((await self._call(self._stub.GetEvents, request, timeout_s=QUICK_S)).events)
+
+    async def workspaces(self) -> list[WorkspaceInfo]:
+        """The workspaces that outlive their sessions."""
+        answer = await self._call(self._stub.ListWorkspaces, pb.ListWorkspacesRequest(), timeout_s=QUICK_S)
+        return [
+            WorkspaceInfo(tenant_id=each.tenant_id, size_bytes=each.size_bytes, last_used=each.last_used)
+            for each in answer.workspaces
+        ]
+
+    async def delete_workspace(self, tenant_id: str) -> None:
+        """Delete a workspace and all its files."""
+        request = pb.DeleteWorkspaceRequest(tenant_id=tenant_id)
+        await self._call(self._stub.DeleteWorkspace, request, timeout_s=QUICK_S)
+
+    async def server_status(self) -> ServerInfo:
+        """What the server is, has and does."""
+        answer = await self._call(self._stub.ServerStatus, pb.ServerStatusRequest(), timeout_s=QUICK_S)
+        return ServerInfo(
+            pid=answer.pid,
+            data_dir=answer.data_dir,
+            version=answer.version,
+            doors=dict(answer.doors),
+            runtimes={each.name: RuntimeInfo(available=each.available, detail=each.detail) for each in answer.runtimes},
+            pool=json.loads(answer.pool_json or "{}"),
+            sessions=answer.sessions,
+        )
+
+    async def stop_server(self, *, destroy: bool = False) -> None:
+        """Stop the server; its sessions live on for the next one unless they are to be destroyed."""
+        await self._call(self._stub.StopServer, pb.StopServerRequest(destroy=destroy), timeout_s=QUICK_S)
+
+
+def limits_message(limits: Limits) -> pb.SessionLimits:
+    names = pb.SessionLimits.DESCRIPTOR.fields_by_name
+    return pb.SessionLimits(**{name: value for name in names if (value := getattr(limits, name)) is not None})
+
+
+def session_info(message: pb.GetSessionResponse) -> SessionInfo:
+    return SessionInfo(
+        session_id=message.session_id,
+        phase=message.phase,
+        runtime_class=message.runtime_class,
+        tenant_id=message.tenant_id,
+        expires_at=message.expires_at,
+        idle_at=message.idle_at,
+        created_at=message.created_at,
+        env_keys=tuple(message.env_keys),
+        background_runs=message.background_runs,
+        allowed_hosts=tuple(message.allowed_hosts),
+        image=message.image,
+        warm=message.warm,
+        parent_session_id=message.parent_session_id,
+        child_session_ids=tuple(message.child_session_ids),
+        limits=Limits(**{field.name: value for field, value in message.limits.ListFields()}),
+    )

@@ -1,0 +1,172 @@
+"""What the SDK gives back: plain frozen values, with the exact bytes beside every text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = [
+    "Chunk",
+    "ExecResult",
+    "Exit",
+    "FileChange",
+    "FileInfo",
+    "Limits",
+    "ProcessInfo",
+    "RunInfo",
+    "RuntimeInfo",
+    "ServerInfo",
+    "SessionInfo",
+    "WorkspaceInfo",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecResult:
+    """How a command went. A non-zero `exit_code` is a result, not an error."""
+
+    stdout: str
+    """Text; bytes that are not UTF-8 are replaced. `stdout_bytes` has them exactly."""
+    stderr: str
+    exit_code: int
+    """128+n after signal n, 124 after a time-out."""
+    session_id: str = ""
+    status: str = "completed"
+    """completed, failed or timed_out."""
+    duration_ms: int = 0
+    truncated: bool = False
+    """Whether output beyond the session's limit was dropped."""
+    language: str = ""
+    reason: str = ""
+    """Why it ended where `status` does not say: killed, oom_killed, sandbox_lost, not_started."""
+    signal: int = 0
+    detail: str = ""
+    stdout_bytes: bytes = field(default=b"", repr=False)
+    stderr_bytes: bytes = field(default=b"", repr=False)
+    session_recreated: bool = False
+    """Whether the client's own session had expired and a new, empty one was made for this call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of output: `stream` is `stdout` or `stderr`, `offset` counts from the stream's beginning."""
+
+    stream: str
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """The end of a command's stream."""
+
+    exit_code: int
+    status: str
+    reason: str = ""
+    signal: int = 0
+    detail: str = ""
+    duration_ms: int = 0
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInfo:
+    """A background run, with its output so far."""
+
+    run_id: str
+    session_id: str
+    status: str
+    exit_code: int
+    stdout: str
+    stderr: str
+    duration_ms: int
+    truncated: bool
+    reason: str = ""
+    signal: int = 0
+    detail: str = ""
+    stdout_bytes: bytes = field(default=b"", repr=False)
+    stderr_bytes: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a session may use; None keeps the server's default."""
+
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+    disk_bytes: int | None = None
+    output_bytes: int | None = None
+    run_output_bytes: int | None = None
+    command_timeout_s: float | None = None
+    ttl_s: float | None = None
+    idle_timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """A session; times are unix seconds, 0 means never."""
+
+    session_id: str
+    phase: str
+    runtime_class: str
+    tenant_id: str
+    expires_at: int
+    idle_at: int
+    created_at: int
+    env_keys: tuple[str, ...]
+    background_runs: int
+    allowed_hosts: tuple[str, ...]
+    image: str
+    warm: bool
+    parent_session_id: str
+    child_session_ids: tuple[str, ...]
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileInfo:
+    """A file; a `path` that is not UTF-8 is text with `surrogateescape`, as everywhere in Python."""
+
+    path: str
+    type: str
+    size: int
+    modified: float
+    mode: int = 0
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    pid: int
+    comm: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceInfo:
+    tenant_id: str
+    size_bytes: int
+    last_used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeInfo:
+    available: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInfo:
+    pid: int
+    data_dir: str
+    version: str
+    doors: dict[str, str]
+    runtimes: dict[str, RuntimeInfo]
+    pool: dict[str, object]
+    sessions: int

@@ -1,0 +1,54 @@
+"""Errors of ours ↔ gRPC status: one table, with a word beside the code where one code serves two errors.
+
+The word travels in the trailing metadata `k8e-error`; a client looks it up in a fixed table and never imports
+anything by it.
+"""
+
+from __future__ import annotations
+
+import grpc
+
+from k8e import errors
+
+__all__ = ["ERROR_KEY", "RETRY_KEY", "TABLE", "Answer", "answer_for", "single"]
+
+ERROR_KEY = "k8e-error"
+RETRY_KEY = "k8e-retry-after-s"
+
+# FAILED_PRECONDITION and UNAVAILABLE make clients throw their session away and create another, so only a session
+# that is really lost may answer with one of them.
+TABLE: dict[type[errors.K8eError], tuple[grpc.StatusCode, str]] = {
+    errors.InvalidSpec: (grpc.StatusCode.INVALID_ARGUMENT, "invalid"),
+    errors.NotFound: (grpc.StatusCode.NOT_FOUND, "not_found"),
+    errors.Conflict: (grpc.StatusCode.ABORTED, "conflict"),
+    errors.Denied: (grpc.StatusCode.PERMISSION_DENIED, "denied"),
+    errors.Exhausted: (grpc.StatusCode.RESOURCE_EXHAUSTED, "exhausted"),
+    errors.HostUnsupported: (grpc.StatusCode.UNIMPLEMENTED, "unsupported"),
+    errors.SandboxLost: (grpc.StatusCode.UNAVAILABLE, "sandbox_lost"),
+    errors.SandboxFailed: (grpc.StatusCode.INTERNAL, "sandbox_failed"),
+    errors.StoreFailed: (grpc.StatusCode.INTERNAL, "store_failed"),
+    errors.K8eError: (grpc.StatusCode.INTERNAL, "internal"),
+}
+
+Answer = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
+
+
+def answer_for(error: errors.K8eError) -> Answer:
+    """Code, text and trailing metadata for an error."""
+    code, word = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
+    trailing = [(ERROR_KEY, word)]
+    if isinstance(error, errors.Exhausted) and error.retry_after_s is not None:
+        trailing.append((RETRY_KEY, f"{error.retry_after_s:.3f}"))
+    return code, printable(str(error)), tuple(trailing)
+
+
+def single(error: BaseException) -> BaseException:
+    """The one error inside a group of one, because task groups wrap what their children raise."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def printable(text: str) -> str:
+    """Status text must be UTF-8; names with other bytes are shown, not sent."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,0 +1,228 @@
+"""Foreground commands: whole answers, clean text streams, and lossless streams both ways.
+
+A call that is cancelled, or whose deadline passes, stops its command: grpc cancels the handler's task, and the
+engine stops what a cancelled call started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import AsyncIterator, Mapping
+
+from k8e._proto import sandbox_pb2 as pb
+from k8e.doors.engine import Engine, ExecStream, Output, RunView
+from k8e.doors.grpc import fields
+from k8e.doors.grpc.call import Call
+from k8e.doors.grpc.sessions import shown
+from k8e.errors import InvalidSpec
+from k8e.model import Argv, Code, Command, ExecResult, Outcome, Shell
+
+__all__ = ["ExecRpcs", "command", "exit_message", "output_message"]
+
+COMMAND_BYTES = 32 * 1024 * 1024
+ARGUMENTS = 4096
+
+
+class ExecRpcs:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def Exec(self, call: Call, request: pb.ExecRequest) -> pb.ExecResponse:
+        session_id = fields.session_id(request.session_id)
+        if request.background:
+            run = await self._engine.start_run(call.owner, session_id, command(request))
+            return started(run, request)
+        return answer(await self._engine.exec(call.owner, session_id, command(request)), request)
+
+    async def ExecStream(self, call: Call, request: pb.ExecRequest) -> None:
+        if request.background:
+            raise InvalidSpec("a stream cannot be in the background; use Exec, then AttachRun", field="background")
+        session_id = fields.session_id(request.session_id)
+        stream = await self._engine.open_exec(call.owner, session_id, command(request))
+        try:
+            await write_text(call, stream)
+        finally:
+            await stream.close()
+
+    async def ExecAttach(self, call: Call, inputs: AsyncIterator[pb.ExecInput]) -> None:
+        first = await anext(inputs, None)
+        if first is None or first.WhichOneof("input") != "start":
+            raise InvalidSpec("must be the first message", field="start")
+        session_id = fields.session_id(first.start.session_id)
+        stream = await self._engine.open_exec(
+            call.owner,
+            session_id,
+            command(first.start, stdin=first.with_stdin),
+            exec_id=fields.word(first.exec_id, "exec_id", required=False),
+        )
+        begun = pb.ExecStarted(exec_id=stream.exec_id, session_id=session_id)
+        try:
+            await call.write(pb.ExecOutput(started=begun))
+            async with asyncio.TaskGroup() as group:
+                feeding = group.create_task(
+                    feed(stream, inputs, stdin=first.with_stdin), name=f"input of {stream.exec_id}"
+                )
+                await write_output(call, aiter(stream))
+                feeding.cancel()
+        finally:
+            await stream.close()
+
+    async def AttachExec(self, call: Call, request: pb.AttachExecRequest) -> None:
+        stream = await self._engine.attach_exec(
+            call.owner,
+            fields.session_id(request.session_id),
+            fields.word(request.exec_id, "exec_id"),
+            offsets(request),
+        )
+        try:
+            await write_output(call, aiter(stream))
+        finally:
+            await stream.close(kill=False)
+
+
+async def feed(stream: ExecStream, inputs: AsyncIterator[pb.ExecInput], *, stdin: bool) -> None:
+    """Pass on what the caller sends; the end of its messages is the end of standard input."""
+    async for message in inputs:
+        match message.WhichOneof("input"):
+            case "stdin" | "eof" if not stdin:
+                raise InvalidSpec("comes without with_stdin on the first message", field="stdin")
+            case "stdin":
+                await stream.send(message.stdin)
+            case "eof":
+                await stream.send_eof()
+            case "signal":
+                await stream.kill(fields.signal_number(message.signal))
+            case other:
+                raise InvalidSpec("may come only once, as the first message", field=other or "input")
+    if stdin:
+        await stream.send_eof()
+
+
+async def write_output(call: Call, items: AsyncIterator[Output | Outcome]) -> None:
+    async for item in items:
+        await call.write(exit_message(item) if isinstance(item, Outcome) else output_message(item))
+
+
+async def write_text(call: Call, stream: ExecStream) -> None:
+    """Both streams as one clean text; a character cut in two waits for its other half."""
+    decoders = {channel: codecs.getincrementaldecoder("utf-8")("replace") for channel in (1, 2)}
+    async for item in stream:
+        if isinstance(item, Outcome):
+            rest = "".join(decoder.decode(b"", final=True) for decoder in decoders.values())
+            await write_chunk(call, rest)
+            call.trail(
+                exit_code=item.exit_code,
+                status=item.status,
+                reason=item.reason,
+                signal=item.signal,
+                duration_ms=item.duration_ms,
+                truncated=False,
+            )
+        else:
+            await write_chunk(call, decoders[item.channel].decode(item.payload))
+
+
+async def write_chunk(call: Call, text: str) -> None:
+    if text:
+        await call.write(pb.ExecStreamResponse(chunk=text))
+
+
+def command(request: pb.ExecRequest, *, stdin: bool = False) -> Command:
+    """The command that a request describes in one of three ways."""
+    return Command(
+        what=what(request),
+        cwd=fields.path(request.workdir, request.workdir_bytes, "workdir", default="/workspace"),
+        env=fields.environment(request.env),
+        user=fields.word(request.user, "user", required=False),
+        timeout_s=timeout(request),
+        stdin=stdin,
+    )
+
+
+def what(request: pb.ExecRequest) -> Argv | Shell | Code:
+    text = request.command_bytes or request.command.encode()
+    ways = [name for name, given in (("command", text), ("argv", request.argv)) if given]
+    ways += ["code"] if request.HasField("code") else []
+    if len(ways) != 1:
+        raise InvalidSpec("give exactly one of command, argv and code", field=ways[1] if ways else "command")
+    match ways[0]:
+        case "code":
+            return Code(fields.language(request.language), program(request.code))
+        case "argv":
+            return Argv(arguments(request.argv))
+        case _:
+            return Shell(fields.clean(text, "command", limit=COMMAND_BYTES))
+
+
+def program(code: bytes) -> str:
+    """A program's text may hold anything, NUL included: what that means is the interpreter's to say."""
+    if len(code) > COMMAND_BYTES:
+        raise InvalidSpec(f"is longer than {COMMAND_BYTES} bytes", field="code")
+    return code.decode("utf-8", "surrogateescape")
+
+
+def arguments(argv: object) -> tuple[str, ...]:
+    given = tuple(argv)  # type: ignore[var-annotated, arg-type]  # a repeated field has no public type
+    if len(given) > ARGUMENTS:
+        raise InvalidSpec(f"has more than {ARGUMENTS} arguments", field="argv")
+    return tuple(fields.clean(each, "argv", limit=COMMAND_BYTES) for each in given)
+
+
+def timeout(request: pb.ExecRequest) -> float | None:
+    """None takes the session's limit; a background run without a time-out has no limit."""
+    if request.HasField("timeout_s"):
+        return max(request.timeout_s, 0.0) if request.timeout_s == request.timeout_s else 0.0
+    if request.timeout < 0:
+        raise InvalidSpec("must be 0 or more seconds", field="timeout")
+    return float(request.timeout) or (0.0 if request.background else None)
+
+
+def offsets(request: pb.AttachExecRequest | pb.AttachRunRequest) -> Mapping[int, int]:
+    return {1: request.stdout_offset, 2: request.stderr_offset}
+
+
+def answer(result: ExecResult, request: pb.ExecRequest) -> pb.ExecResponse:
+    stdout, stdout_bytes = fields.text_and_bytes(result.stdout)
+    stderr, stderr_bytes = fields.text_and_bytes(result.stderr)
+    outcome = result.outcome
+    return pb.ExecResponse(
+        stdout=stdout,
+        stderr=stderr,
+        exit_code=outcome.exit_code,
+        session_id=request.session_id,
+        status=outcome.status,
+        duration_ms=outcome.duration_ms,
+        truncated=result.truncated,
+        language=request.language,
+        reason=outcome.reason,
+        stdout_bytes=stdout_bytes,
+        stderr_bytes=stderr_bytes,
+        signal=outcome.signal,
+        detail=shown(outcome.detail),
+    )
+
+
+def started(run: RunView, request: pb.ExecRequest) -> pb.ExecResponse:
+    return pb.ExecResponse(
+        run_id=run.run_id, status="started", session_id=request.session_id, language=request.language
+    )
+
+
+def output_message(output: Output) -> pb.ExecOutput:
+    channel = pb.OUTPUT_CHANNEL_STDERR if output.channel == 2 else pb.OUTPUT_CHANNEL_STDOUT
+    return pb.ExecOutput(chunk=pb.OutputChunk(channel=channel, offset=output.offset, data=output.payload))
+
+
+def exit_message(outcome: Outcome, *, truncated: bool = False) -> pb.ExecOutput:
+    return pb.ExecOutput(
+        exit=pb.ExecExit(
+            exit_code=outcome.exit_code,
+            status=outcome.status,
+            reason=outcome.reason,
+            signal=outcome.signal,
+            detail=shown(outcome.detail),
+            duration_ms=outcome.duration_ms,
+            truncated=truncated,
+        )
+    )

@@ -1,0 +1,68 @@
+"""Background runs: poll, attach, kill, list."""
+
+from __future__ import annotations
+
+from k8e._proto import sandbox_pb2 as pb
+from k8e.doors.engine import Engine, RunView
+from k8e.doors.grpc import fields
+from k8e.doors.grpc.call import Call
+from k8e.doors.grpc.execs import exit_message, offsets, output_message
+from k8e.doors.grpc.fields import MESSAGE_BYTES
+from k8e.doors.grpc.sessions import shown
+from k8e.model import Outcome
+
+__all__ = ["RunRpcs"]
+
+POLLED_BYTES = MESSAGE_BYTES // 8
+"""Of each stream in one poll, its end: text that had to replace bytes is three times as long, beside the bytes."""
+
+
+class RunRpcs:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def PollRun(self, call: Call, request: pb.PollRunRequest) -> pb.PollRunResponse:
+        return run_message(self._engine.poll_run(call.owner, fields.run_id(request.run_id)))
+
+    async def AttachRun(self, call: Call, request: pb.AttachRunRequest) -> None:
+        run_id = fields.run_id(request.run_id)
+        async for item in self._engine.open_run(call.owner, run_id, offsets(request)):
+            if isinstance(item, Outcome):
+                truncated = self._engine.poll_run(call.owner, run_id).truncated
+                await call.write(exit_message(item, truncated=truncated))
+            else:
+                await call.write(output_message(item))
+
+    async def KillRun(self, call: Call, request: pb.KillRunRequest) -> pb.KillRunResponse:
+        run_id = fields.run_id(request.run_id)
+        await self._engine.kill_run(call.owner, run_id, fields.signal_number(request.signal))
+        return pb.KillRunResponse(ok=True)
+
+    async def ListRuns(self, call: Call, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
+        runs = self._engine.list_runs(call.owner, fields.session_id(request.session_id))
+        return pb.ListRunsResponse(runs=[run_message(run, output=False) for run in runs])
+
+
+def run_message(run: RunView, *, output: bool = True) -> pb.PollRunResponse:
+    message = pb.PollRunResponse(
+        run_id=run.run_id,
+        session_id=run.session_id,
+        status=run.status,
+        duration_ms=run.duration_ms,
+        truncated=run.truncated,
+    )
+    if run.outcome is not None:
+        message.exit_code = run.outcome.exit_code
+        message.reason = run.outcome.reason
+        message.signal = run.outcome.signal
+        message.detail = shown(run.outcome.detail)
+    if output:
+        add_output(message, run)
+    return message
+
+
+def add_output(message: pb.PollRunResponse, run: RunView) -> None:
+    if max(len(run.stdout), len(run.stderr)) > POLLED_BYTES:
+        message.truncated = True
+    message.stdout, message.stdout_bytes = fields.text_and_bytes(run.stdout[-POLLED_BYTES:])
+    message.stderr, message.stderr_bytes = fields.text_and_bytes(run.stderr[-POLLED_BYTES:])

@@ -1,0 +1,167 @@
+"""Sessions: create, look, list, extend, destroy; sub-agents; workspaces; what happened in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+from k8e._proto import sandbox_pb2 as pb
+from k8e.doors.engine import Engine, SessionView
+from k8e.doors.grpc import fields
+from k8e.doors.grpc.call import Call
+from k8e.errors import InvalidSpec, NotFound
+from k8e.model import Limits, SessionSpec
+
+__all__ = ["SessionRpcs", "session_message", "session_spec"]
+
+PROBE = "healthcheck-probe-noop"
+"""The id that clients destroy to see whether the service is up; nobody may own it."""
+
+EVENTS_LIMIT = 500
+TRANSCRIPT_LIMIT = 64 * 1024
+TRANSCRIPT_MAX = 1024 * 1024
+
+NEVER_WHEN_ZERO = {"ttl_s", "idle_timeout_s"}
+WHOLE = {"memory_bytes", "processes", "disk_bytes", "output_bytes", "run_output_bytes"}
+
+
+class SessionRpcs:
+    def __init__(self, engine: Engine, defaults: SessionSpec) -> None:
+        self._engine = engine
+        self._defaults = defaults
+
+    async def CreateSession(self, call: Call, request: pb.CreateSessionRequest) -> pb.CreateSessionResponse:
+        view = await self._engine.create_session(call.owner, session_spec(request, self._defaults))
+        return pb.CreateSessionResponse(session_id=view.session_id, session=session_message(view))
+
+    async def GetSession(self, call: Call, request: pb.GetSessionRequest) -> pb.GetSessionResponse:
+        return session_message(self._engine.get_session(call.owner, fields.session_id(request.session_id)))
+
+    async def ListSessions(self, call: Call, request: pb.ListSessionsRequest) -> pb.ListSessionsResponse:
+        phase = fields.word(request.phase, "phase", required=False) or "Active"
+        views = self._engine.list_sessions(call.owner, None if phase == "all" else phase)
+        return pb.ListSessionsResponse(sessions=[session_message(view) for view in views])
+
+    async def DestroySession(self, call: Call, request: pb.DestroySessionRequest) -> pb.DestroySessionResponse:
+        if request.session_id == PROBE:
+            raise NotFound("session", PROBE)
+        await self._engine.destroy_session(call.owner, fields.session_id(request.session_id))
+        return pb.DestroySessionResponse(ok=True)
+
+    async def ExtendSession(self, call: Call, request: pb.ExtendSessionRequest) -> pb.GetSessionResponse:
+        view = await self._engine.extend_session(
+            call.owner,
+            fields.session_id(request.session_id),
+            ttl_s=lifetime(request.ttl_s, "ttl_s") if request.HasField("ttl_s") else None,
+            idle_timeout_s=lifetime(request.idle_timeout_s, "idle_timeout_s")
+            if request.HasField("idle_timeout_s")
+            else None,
+        )
+        return session_message(view)
+
+    async def RunSubAgent(self, call: Call, request: pb.RunSubAgentRequest) -> pb.RunSubAgentResponse:
+        parent = fields.session_id(request.parent_session_id, "parent_session_id")
+        view = await self._engine.run_subagent(call.owner, parent)
+        return pb.RunSubAgentResponse(session_id=view.session_id)
+
+    async def GetProcesses(self, call: Call, request: pb.GetProcessesRequest) -> pb.GetProcessesResponse:
+        found = await self._engine.processes(call.owner, fields.session_id(request.session_id))
+        listed = [pb.ProcessInfo(pid=each.pid, comm=shown(each.comm), state=each.state) for each in found]
+        return pb.GetProcessesResponse(processes=listed)
+
+    async def GetTranscript(self, call: Call, request: pb.GetTranscriptRequest) -> pb.GetTranscriptResponse:
+        limit = min(fields.offset(request.limit, "limit") or TRANSCRIPT_LIMIT, TRANSCRIPT_MAX)
+        session_id = fields.session_id(request.session_id)
+        part = await self._engine.transcript(call.owner, session_id, fields.offset(request.offset), limit)
+        return pb.GetTranscriptResponse(
+            session_id=session_id,
+            output=shown(part.output),
+            offset=part.offset,
+            next_offset=part.next_offset,
+            truncated_before=part.truncated_before,
+            eof=part.eof,
+        )
+
+    async def GetEvents(self, call: Call, request: pb.GetEventsRequest) -> pb.GetEventsResponse:
+        limit = fields.offset(request.limit, "limit") or EVENTS_LIMIT
+        events = await self._engine.events(call.owner, fields.session_id(request.session_id), limit)
+        return pb.GetEventsResponse(events=events, truncated=len(events) == limit, returned=len(events))
+
+    async def ListWorkspaces(self, call: Call, request: pb.ListWorkspacesRequest) -> pb.ListWorkspacesResponse:
+        found = await self._engine.list_workspaces(call.owner)
+        listed = [
+            pb.Workspace(tenant_id=each.tenant, size_bytes=each.size_bytes, last_used=int(each.last_used))
+            for each in found
+        ]
+        return pb.ListWorkspacesResponse(workspaces=listed)
+
+    async def DeleteWorkspace(self, call: Call, request: pb.DeleteWorkspaceRequest) -> pb.DeleteWorkspaceResponse:
+        await self._engine.delete_workspace(call.owner, fields.word(request.tenant_id, "tenant_id"))
+        return pb.DeleteWorkspaceResponse(ok=True)
+
+
+def session_spec(request: pb.CreateSessionRequest, defaults: SessionSpec) -> SessionSpec:
+    """What the request asks for, over the server's defaults."""
+    if request.secret_refs:
+        raise InvalidSpec("secrets are not served yet", field="secret_refs")
+    return dataclasses.replace(
+        defaults,
+        session_id=fields.word(request.session_id, "session_id", required=False),
+        tenant=fields.word(request.tenant_id, "tenant_id", required=False),
+        runtime=fields.runtime(request.runtime_class, defaults.runtime),
+        image=fields.clean(request.image, "image", limit=fields.PATH_BYTES) or defaults.image,
+        limits=limits_over(request.limits, defaults.limits),
+        env=fields.environment(request.env),
+        allowed_hosts=fields.hosts(request.allowed_hosts) or defaults.allowed_hosts,
+        user=fields.word(request.user, "user", required=False) or defaults.user,
+    )
+
+
+def limits_over(asked: pb.SessionLimits, defaults: Limits) -> Limits:
+    """The fields that are set, checked, over the defaults."""
+    given = {field.name: value for field, value in asked.ListFields()}
+    checks: dict[str, Callable[[float, str], float]] = dict.fromkeys(NEVER_WHEN_ZERO, lifetime)
+    checked = {name: checks.get(name, fields.positive)(value, f"limits.{name}") for name, value in given.items()}
+    whole = {name: int(value) for name, value in checked.items() if name in WHOLE}
+    return dataclasses.replace(defaults, **(checked | whole))  # type: ignore[arg-type]  # names come from the proto
+
+
+def lifetime(value: float, field: str) -> float:
+    """Seconds to live, where 0 means for ever."""
+    return fields.seconds(value, field) or math.inf
+
+
+def session_message(view: SessionView) -> pb.GetSessionResponse:
+    return pb.GetSessionResponse(
+        session_id=view.session_id,
+        phase=view.phase,
+        runtime_class=view.runtime,
+        tenant_id=view.tenant,
+        expires_at=unix(view.expires_at),
+        env_keys=[shown(key) for key in view.env_keys],
+        background_runs=view.background_runs,
+        allowed_hosts=view.allowed_hosts,
+        image=shown(view.image),
+        limits=limits_message(view.limits),
+        idle_at=unix(view.idle_at),
+        created_at=unix(view.created_at),
+        warm=view.warm,
+        parent_session_id=view.parent or "",
+        child_session_ids=view.children,
+    )
+
+
+def limits_message(limits: Limits) -> pb.SessionLimits:
+    values = {name: getattr(limits, name) for name in pb.SessionLimits.DESCRIPTOR.fields_by_name}
+    return pb.SessionLimits(**{name: 0 if value == math.inf else value for name, value in values.items()})
+
+
+def unix(seconds: float) -> int:
+    """A time for the wire, where 0 means never."""
+    return int(seconds) if math.isfinite(seconds) else 0
+
+
+def shown(text: str) -> str:
+    """Text that may hold any bytes, made fit for a proto3 string."""
+    return fields.as_bytes(text).decode("utf-8", "replace")

@@ -1,0 +1,617 @@
+"""An engine for tests of the doors, the SDK and the command line: real processes on this host, no isolation.
+
+It keeps the promises that `k8e.doors.engine.Engine` states and nothing else; mypy checks that it has the shape.
+Each session is a directory; `/workspace` in commands and paths means that directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from k8e.errors import InvalidSpec, NotFound
+from k8e.model import (
+    Argv,
+    Availability,
+    Code,
+    Command,
+    ExecResult,
+    FileEntry,
+    FileKind,
+    Language,
+    Limits,
+    Outcome,
+    OwnerId,
+    ProcessInfo,
+    Reason,
+    RunId,
+    Runtime,
+    SessionId,
+    SessionSpec,
+    Shell,
+    Status,
+    TerminalId,
+    TerminalSize,
+)
+
+__all__ = ["FakeEngine"]
+
+INTERPRETERS = {Language.PYTHON: "python3", Language.BASH: "bash", Language.NODE: "node", Language.TS: "tsx"}
+PIECE = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeOutput:
+    channel: int
+    offset: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeSessionView:
+    session_id: SessionId
+    phase: str
+    runtime: Runtime
+    tenant: str
+    image: str
+    created_at: float
+    expires_at: float
+    idle_at: float
+    env_keys: tuple[str, ...]
+    background_runs: int
+    allowed_hosts: tuple[str, ...]
+    parent: SessionId | None
+    children: tuple[SessionId, ...]
+    limits: Limits
+    warm: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class FakeSession:
+    owner: OwnerId
+    spec: SessionSpec
+    directory: Path
+    created_at: float
+    expires_at: float
+    parent: SessionId | None = None
+    children: list[SessionId] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class FakeRunView:
+    run_id: RunId
+    session_id: SessionId
+    status: Status
+    stdout: bytes
+    stderr: bytes
+    outcome: Outcome | None
+    truncated: bool
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeTerminalView:
+    terminal_id: TerminalId
+    session_id: SessionId
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeChange:
+    kind: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeTranscript:
+    output: str
+    offset: int
+    next_offset: int
+    truncated_before: bool
+    eof: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeWorkspace:
+    tenant: str
+    size_bytes: int
+    last_used: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeStatus:
+    runtimes: Mapping[Runtime, Availability]
+    pool: Mapping[str, object]
+    sessions: int
+
+
+class FakeExec:
+    """One host process whose output is read only as fast as it is asked for."""
+
+    def __init__(self, exec_id: str, process: asyncio.subprocess.Process, timeout_s: float | None) -> None:
+        self.exec_id = exec_id
+        self.process = process
+        self._timeout_s = timeout_s
+        self._started = time.monotonic()
+        self._reason = Reason.NONE
+        self._timed_out = False
+        self._items: asyncio.Queue[FakeOutput | None] = asyncio.Queue(1)
+
+    async def __aiter__(self) -> AsyncIterator[FakeOutput | Outcome]:
+        async with asyncio.TaskGroup() as group:
+            readers = [group.create_task(self._read(channel), name=f"read {channel}") for channel in (1, 2)]
+            guard = group.create_task(self._guard(), name="time-out")
+            open_streams = 2
+            while open_streams:
+                item = await self._items.get()
+                if item is None:
+                    open_streams -= 1
+                else:
+                    yield item
+            guard.cancel()
+            for reader in readers:
+                reader.cancel()
+        yield await self.outcome()
+
+    async def outcome(self) -> Outcome:
+        code = await self.process.wait()
+        duration_ms = int((time.monotonic() - self._started) * 1000)
+        if self._timed_out:
+            return Outcome(status=Status.TIMED_OUT, exit_code=124, signal=9, duration_ms=duration_ms)
+        if code < 0:
+            return Outcome(
+                status=Status.FAILED, exit_code=128 - code, signal=-code, reason=self._reason, duration_ms=duration_ms
+            )
+        return Outcome(status=Status.COMPLETED, exit_code=code, duration_ms=duration_ms)
+
+    async def send(self, data: bytes) -> None:
+        if self.process.stdin is not None:
+            self.process.stdin.write(data)
+            with contextlib.suppress(ConnectionError):
+                await self.process.stdin.drain()
+
+    async def send_eof(self) -> None:
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    async def kill(self, signal: int = 9) -> None:
+        if self.process.returncode is None:
+            self._reason = Reason.KILLED
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal)
+
+    async def close(self, kill: bool = True) -> None:
+        if kill:
+            await self.kill()
+            await self.send_eof()
+            await self.process.wait()
+
+    async def _read(self, channel: int) -> None:
+        stream = self.process.stdout if channel == 1 else self.process.stderr
+        assert stream is not None
+        offset = 0
+        while data := await stream.read(PIECE):
+            await self._items.put(FakeOutput(channel=channel, offset=offset, payload=data))
+            offset += len(data)
+        await self._items.put(None)
+
+    async def _guard(self) -> None:
+        if not self._timeout_s:
+            return
+        await asyncio.sleep(self._timeout_s)
+        self._timed_out = True
+        await self.kill()
+
+
+class FakeRun:
+    def __init__(self, owner: OwnerId, view: FakeRunView, process: FakeExec) -> None:
+        self.owner = owner
+        self.view = view
+        self.process = process
+        self.changed = asyncio.Condition()
+
+    async def collect(self) -> None:
+        async for item in self.process:
+            async with self.changed:
+                if isinstance(item, Outcome):
+                    self.view.outcome, self.view.status = item, item.status
+                elif item.channel == 1:
+                    self.view.stdout += item.payload
+                else:
+                    self.view.stderr += item.payload
+                self.changed.notify_all()
+
+
+class FakeEngine:
+    def __init__(self, root: Path, group: asyncio.TaskGroup) -> None:
+        self._root = root
+        self._group = group
+        self._count = itertools.count(1)
+        self._sessions: dict[SessionId, FakeSession] = {}
+        self._runs: dict[RunId, FakeRun] = {}
+        self._terminals: dict[TerminalId, tuple[OwnerId, SessionId, FakeExec]] = {}
+        self.creates = 0
+
+    async def close(self) -> None:
+        """End every process."""
+        for session_id, session in list(self._sessions.items()):
+            if session_id in self._sessions:
+                await self.destroy_session(session.owner, session_id)
+
+    # Sessions
+
+    async def create_session(self, owner: OwnerId, spec: SessionSpec) -> FakeSessionView:
+        if spec.runtime in {Runtime.KATA, Runtime.FIRECRACKER}:
+            raise InvalidSpec(f"{spec.runtime} is not available on this host", field="runtime_class")
+        return self._add(owner, spec, self._root / f"work-{next(self._count)}")
+
+    def get_session(self, owner: OwnerId, session_id: SessionId) -> FakeSessionView:
+        return self._view(session_id, self._session(owner, session_id))
+
+    def list_sessions(self, owner: OwnerId, phase: str | None = None) -> Sequence[FakeSessionView]:
+        mine = {name: each for name, each in self._sessions.items() if each.owner == owner}
+        return [self._view(name, each) for name, each in mine.items() if phase in {None, "Active"}]
+
+    async def destroy_session(self, owner: OwnerId, session_id: SessionId) -> None:
+        session = self._session(owner, session_id)
+        for child in session.children:
+            self._sessions.pop(child, None)
+        for run in list(self._runs.values()):
+            if run.view.session_id == session_id:
+                await run.process.close()
+        for _, owning, process in list(self._terminals.values()):
+            if owning == session_id:
+                await process.close()
+        del self._sessions[session_id]
+        if session.parent is None:
+            shutil.rmtree(session.directory, ignore_errors=True)
+
+    async def extend_session(
+        self,
+        owner: OwnerId,
+        session_id: SessionId,
+        *,
+        ttl_s: float | None = None,
+        idle_timeout_s: float | None = None,
+    ) -> FakeSessionView:
+        session = self._session(owner, session_id)
+        session.expires_at = session.expires_at if ttl_s is None else time.time() + ttl_s
+        return self._view(session_id, session)
+
+    async def run_subagent(self, owner: OwnerId, parent: SessionId) -> FakeSessionView:
+        session = self._session(owner, parent)
+        child = self._add(owner, session.spec, session.directory, parent=parent)
+        session.children.append(child.session_id)
+        return child
+
+    # Commands
+
+    async def exec(self, owner: OwnerId, session_id: SessionId, command: Command) -> ExecResult:
+        session = self._session(owner, session_id)
+        stream = await self._start(session, command)
+        kept = {1: bytearray(), 2: bytearray()}
+        try:
+            async for item in stream:
+                if isinstance(item, Outcome):
+                    return self._result(session, kept, item)
+                kept[item.channel] += item.payload
+        finally:
+            await stream.close()
+        raise AssertionError("a command has an outcome")
+
+    async def open_exec(
+        self, owner: OwnerId, session_id: SessionId, command: Command, *, exec_id: str = ""
+    ) -> FakeExec:
+        return await self._start(self._session(owner, session_id), command, exec_id)
+
+    async def attach_exec(
+        self, owner: OwnerId, session_id: SessionId, exec_id: str, offsets: Mapping[int, int]
+    ) -> FakeExec:
+        self._session(owner, session_id)
+        raise NotFound("exec", exec_id)
+
+    async def start_run(self, owner: OwnerId, session_id: SessionId, command: Command) -> FakeRunView:
+        process = await self._start(self._session(owner, session_id), command)
+        view = FakeRunView(
+            run_id=RunId(f"run-{next(self._count)}"),
+            session_id=session_id,
+            status=Status.RUNNING,
+            stdout=b"",
+            stderr=b"",
+            outcome=None,
+            truncated=False,
+            duration_ms=0,
+        )
+        run = self._runs[view.run_id] = FakeRun(owner, view, process)
+        self._group.create_task(run.collect(), name=view.run_id)
+        return view
+
+    def poll_run(self, owner: OwnerId, run_id: RunId) -> FakeRunView:
+        return self._run(owner, run_id).view
+
+    async def open_run(
+        self, owner: OwnerId, run_id: RunId, offsets: Mapping[int, int]
+    ) -> AsyncIterator[FakeOutput | Outcome]:
+        run = self._run(owner, run_id)
+        at = dict(offsets)
+        while True:
+            async with run.changed:
+                await run.changed.wait_for(lambda: _has_news(run.view, at))
+                outcome = run.view.outcome
+                news = {1: run.view.stdout[at[1] :], 2: run.view.stderr[at[2] :]}
+            for channel, data in news.items():
+                if data:
+                    yield FakeOutput(channel=channel, offset=at[channel], payload=data)
+                    at[channel] += len(data)
+            if outcome is not None:
+                yield outcome
+                return
+
+    async def kill_run(self, owner: OwnerId, run_id: RunId, signal: int = 9) -> None:
+        await self._run(owner, run_id).process.kill(signal)
+
+    def list_runs(self, owner: OwnerId, session_id: SessionId) -> Sequence[FakeRunView]:
+        self._session(owner, session_id)
+        return [run.view for run in self._runs.values() if run.view.session_id == session_id]
+
+    # Terminals: a pipe stands in for the pty
+
+    async def create_terminal(
+        self,
+        owner: OwnerId,
+        session_id: SessionId,
+        *,
+        argv: tuple[str, ...],
+        cwd: str,
+        env: Mapping[str, str],
+        size: TerminalSize,
+    ) -> FakeTerminalView:
+        command = Command(what=Argv(argv), cwd=cwd, env=env, stdin=True, timeout_s=0)
+        process = await self._start(self._session(owner, session_id), command)
+        name = TerminalId(f"term-{next(self._count)}")
+        self._terminals[name] = (owner, session_id, process)
+        return FakeTerminalView(terminal_id=name, session_id=session_id, pid=process.process.pid)
+
+    async def open_terminal(self, owner: OwnerId, terminal_id: TerminalId) -> AsyncIterator[bytes | Outcome]:
+        async for item in self._terminal(owner, terminal_id):
+            yield item if isinstance(item, Outcome) else item.payload
+
+    async def write_terminal(self, owner: OwnerId, terminal_id: TerminalId, data: bytes) -> None:
+        await self._terminal(owner, terminal_id).send(data)
+
+    async def resize_terminal(self, owner: OwnerId, terminal_id: TerminalId, size: TerminalSize) -> None:
+        self._terminal(owner, terminal_id)
+
+    async def foreground(self, owner: OwnerId, terminal_id: TerminalId) -> tuple[int, bool]:
+        return self._terminal(owner, terminal_id).process.pid, False
+
+    async def signal_terminal(self, owner: OwnerId, terminal_id: TerminalId, signal: int) -> int:
+        process = self._terminal(owner, terminal_id)
+        await process.kill(signal)
+        return process.process.pid
+
+    async def destroy_terminal(self, owner: OwnerId, terminal_id: TerminalId, grace_s: float) -> None:
+        await self._terminal(owner, terminal_id).close()
+        del self._terminals[terminal_id]
+
+    # Files
+
+    async def read_file(
+        self, owner: OwnerId, session_id: SessionId, path: str, *, offset: int = 0, length: int | None = None
+    ) -> AsyncIterator[bytes]:
+        real = self._real(owner, session_id, path)
+        if not real.is_file():
+            raise NotFound("file", path)
+        data = real.read_bytes()[offset:][:length]
+        for start in range(0, len(data), PIECE):
+            yield data[start : start + PIECE]
+
+    async def write_file(
+        self,
+        owner: OwnerId,
+        session_id: SessionId,
+        path: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        append: bool = False,
+        perm: int | None = None,
+    ) -> int:
+        real = self._real(owner, session_id, path)
+        data = b"".join([chunk async for chunk in chunks])
+        real.parent.mkdir(parents=True, exist_ok=True)
+        real.write_bytes((real.read_bytes() if append and real.exists() else b"") + data)
+        real.chmod(0o644 if perm is None else perm)
+        return real.stat().st_size
+
+    async def stat_file(self, owner: OwnerId, session_id: SessionId, path: str, *, follow: bool = True) -> FileEntry:
+        real = self._real(owner, session_id, path)
+        if not os.path.lexists(real):
+            raise NotFound("file", path)
+        return self._entry(self._session(owner, session_id), real)
+
+    async def list_files(
+        self, owner: OwnerId, session_id: SessionId, path: str, *, recursive: bool = False, since_s: float = 0
+    ) -> Sequence[FileEntry]:
+        session = self._session(owner, session_id)
+        real = self._real(owner, session_id, path)
+        found = [self._entry(session, each) for each in sorted(real.rglob("*") if recursive else real.iterdir())]
+        return [entry for entry in found if entry.modified_s >= since_s]
+
+    async def make_directory(self, owner: OwnerId, session_id: SessionId, path: str) -> None:
+        self._real(owner, session_id, path).mkdir(parents=True, exist_ok=True)
+
+    async def move_file(self, owner: OwnerId, session_id: SessionId, source: str, target: str) -> None:
+        real = self._real(owner, session_id, source)
+        if not os.path.lexists(real):
+            raise NotFound("file", source)
+        real.rename(self._real(owner, session_id, target))
+
+    async def remove_file(self, owner: OwnerId, session_id: SessionId, path: str, *, recursive: bool = False) -> None:
+        real = self._real(owner, session_id, path)
+        if not os.path.lexists(real):
+            raise NotFound("file", path)
+        if recursive and real.is_dir():
+            shutil.rmtree(real)
+        else:
+            real.unlink()
+
+    async def watch(
+        self, owner: OwnerId, session_id: SessionId, path: str, *, recursive: bool = False
+    ) -> AsyncIterator[FakeChange]:
+        real = self._real(owner, session_id, path)
+        seen = set(real.iterdir())
+        while True:
+            for new in sorted(set(real.iterdir()) - seen):
+                seen.add(new)
+                yield FakeChange(kind="create", path=f"{path}/{new.name}")
+            await asyncio.sleep(0.01)
+
+    # What happened, and the rest
+
+    async def processes(self, owner: OwnerId, session_id: SessionId) -> Sequence[ProcessInfo]:
+        self._session(owner, session_id)
+        running = [each for each in self._runs.values() if each.view.session_id == session_id and not each.view.outcome]
+        return [ProcessInfo(pid=run.process.process.pid, comm="sh", state="S") for run in running]
+
+    async def transcript(self, owner: OwnerId, session_id: SessionId, offset: int, limit: int) -> FakeTranscript:
+        text = "".join(f"{event}\n" for event in self._session(owner, session_id).events)
+        part = text[offset : offset + limit]
+        end = offset + len(part)
+        return FakeTranscript(output=part, offset=offset, next_offset=end, truncated_before=False, eof=end == len(text))
+
+    async def events(self, owner: OwnerId, session_id: SessionId, limit: int) -> Sequence[str]:
+        return self._session(owner, session_id).events[-limit:]
+
+    async def list_workspaces(self, owner: OwnerId) -> Sequence[FakeWorkspace]:
+        tenants = {each.spec.tenant for each in self._sessions.values() if each.owner == owner and each.spec.tenant}
+        return [FakeWorkspace(tenant=name, size_bytes=0, last_used=0) for name in sorted(tenants)]
+
+    async def delete_workspace(self, owner: OwnerId, tenant: str) -> None:
+        raise NotFound("workspace", tenant)
+
+    def status(self) -> FakeStatus:
+        works = Availability(available=True, detail="fake")
+        return FakeStatus(runtimes={Runtime.GVISOR: works}, pool={}, sessions=len(self._sessions))
+
+    # Inside
+
+    def _add(
+        self, owner: OwnerId, spec: SessionSpec, directory: Path, parent: SessionId | None = None
+    ) -> FakeSessionView:
+        self.creates += 1
+        session_id = SessionId(spec.session_id if spec.session_id and not parent else f"sess-{next(self._count)}")
+        directory.mkdir(parents=True, exist_ok=True)
+        now = time.time()
+        session = FakeSession(
+            owner=owner,
+            spec=spec,
+            directory=directory,
+            created_at=now,
+            expires_at=now + spec.limits.ttl_s,
+            parent=parent,
+        )
+        self._sessions[session_id] = session
+        return self._view(session_id, session)
+
+    def _view(self, session_id: SessionId, session: FakeSession) -> FakeSessionView:
+        spec = session.spec
+        return FakeSessionView(
+            session_id=session_id,
+            phase="Active",
+            runtime=spec.runtime,
+            tenant=spec.tenant,
+            image=spec.image,
+            created_at=session.created_at,
+            expires_at=session.expires_at,
+            idle_at=math.inf,
+            env_keys=tuple(sorted(spec.env)),
+            background_runs=sum(run.view.session_id == session_id for run in self._runs.values()),
+            allowed_hosts=spec.allowed_hosts,
+            parent=session.parent,
+            children=tuple(session.children),
+            limits=spec.limits,
+            warm=True,
+        )
+
+    def _session(self, owner: OwnerId, session_id: SessionId) -> FakeSession:
+        session = self._sessions.get(session_id)
+        if session is None or session.owner != owner:
+            raise NotFound("session", session_id)
+        return session
+
+    def _run(self, owner: OwnerId, run_id: RunId) -> FakeRun:
+        run = self._runs.get(run_id)
+        if run is None or run.owner != owner:
+            raise NotFound("run", run_id)
+        return run
+
+    def _terminal(self, owner: OwnerId, terminal_id: TerminalId) -> FakeExec:
+        found = self._terminals.get(terminal_id)
+        if found is None or found[0] != owner:
+            raise NotFound("terminal", terminal_id)
+        return found[2]
+
+    def _real(self, owner: OwnerId, session_id: SessionId, path: str) -> Path:
+        relative = path.removeprefix("/workspace").lstrip("/")
+        return self._session(owner, session_id).directory / relative
+
+    def _entry(self, session: FakeSession, real: Path) -> FileEntry:
+        facts = real.lstat()
+        kinds = ((real.is_symlink(), FileKind.SYMLINK), (real.is_dir(), FileKind.DIRECTORY))
+        return FileEntry(
+            path=f"/workspace/{real.relative_to(session.directory)}",
+            kind=next((kind for fits, kind in kinds if fits), FileKind.FILE),
+            size=facts.st_size,
+            modified_s=facts.st_mtime,
+            mode=facts.st_mode & 0o7777,
+        )
+
+    def _result(self, session: FakeSession, kept: Mapping[int, bytearray], outcome: Outcome) -> ExecResult:
+        limit = session.spec.limits.output_bytes
+        session.events.append(json.dumps({"ev": "exec_end", "exit": outcome.exit_code}))
+        return ExecResult(
+            stdout=bytes(kept[1][:limit]),
+            stderr=bytes(kept[2][:limit]),
+            outcome=outcome,
+            truncated=max(len(each) for each in kept.values()) > limit,
+        )
+
+    async def _start(self, session: FakeSession, command: Command, exec_id: str = "") -> FakeExec:
+        relative = command.cwd.removeprefix("/workspace").lstrip("/")
+        argv = self._argv(session, command)
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            cwd=session.directory / relative,
+            env={"PATH": os.defpath + ":/usr/local/bin", **session.spec.env, **command.env},
+            stdin=asyncio.subprocess.PIPE if command.stdin else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        timeout_s = session.spec.limits.command_timeout_s if command.timeout_s is None else command.timeout_s
+        return FakeExec(exec_id or f"exec-{next(self._count)}", process, timeout_s)
+
+    def _argv(self, session: FakeSession, command: Command) -> list[str]:
+        match command.what:
+            case Argv(argv):
+                return list(argv)
+            case Shell(text):
+                return ["/bin/sh", "-c", text]
+            case Code(language, text):
+                program = self._root / f"program-{next(self._count)}"
+                program.write_bytes(text.encode("utf-8", "surrogateescape"))
+                return [INTERPRETERS[language], str(program)]
+
+
+def _has_news(view: FakeRunView, at: Mapping[int, int]) -> bool:
+    return view.outcome is not None or len(view.stdout) > at[1] or len(view.stderr) > at[2]
