@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -92,10 +93,9 @@ class LocalSubstrate:
         version = await self._boots.run(driver.probe)
         if not version.available:
             return version
-        sandbox = SandboxId(f"probe-{runtime}")
+        sandbox = SandboxId(f"probe-{runtime}-{secrets.token_hex(4)}")
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
-                await self.destroy(sandbox)
                 await self._create(sandbox, Template(runtime=runtime), await self._boots.run(self._images.base, "host"))
                 link = await self.dial(sandbox)
                 await link.close()
@@ -112,7 +112,7 @@ class LocalSubstrate:
         await self._create(sandbox, template, await self._boots.run(self._ready_image, template))
 
     def _ready_image(self, template: Template) -> Image:
-        builder = venv.VenvBuilder(self._builder, self._layout, self._blocks, self._trees, self._hook)
+        builder = venv.VenvBuilder(self._builder, self._layout, self._blocks, self._group, self._hook)
         return self._images.ready(template.image, builder.using(self._driver(template.runtime)))
 
     async def _create(self, sandbox: SandboxId, template: Template, image: Image) -> None:
@@ -212,7 +212,7 @@ class LocalSubstrate:
     def _survivors(self) -> frozenset[SandboxId]:
         """By directory, mount and cgroup: any one of them is a trace."""
         names = {path.name for path in self._layout.sandboxes.iterdir()}
-        names |= cgroup.leftover_groups(self._trees)
+        names |= cgroup.leftover_groups(self._trees, str(self._layout.data_dir))
         for entry in mount.mounts_under(self._layout.sandboxes):
             names.add(entry.target.relative_to(self._layout.sandboxes).parts[0])
         names |= {path.name for path in self._layout.workspaces.glob("*/users/*")}
@@ -313,7 +313,7 @@ class LocalSubstrate:
         return driver
 
     def _group(self, sandbox: SandboxId) -> cgroup.SandboxGroup:
-        return cgroup.SandboxGroup(self._trees, sandbox)
+        return cgroup.SandboxGroup(self._trees, sandbox, owner=str(self._layout.data_dir))
 
     def _record(self, sandbox: SandboxId) -> Record | None:
         return record.load(self._layout.sandbox(sandbox))

@@ -7,6 +7,7 @@ disk is read when it is dead. Its name starts with `image-`, so a crashed build 
 from __future__ import annotations
 
 import json
+import secrets
 import select
 import shutil
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from k8e.model import GIB, SandboxId
 from k8e.substrate.local import boot, record
 from k8e.substrate.local.blocks import Blocks
 from k8e.substrate.local.boot import Blueprint, Builder
-from k8e.substrate.local.host.cgroup import Hierarchy, SandboxGroup
+from k8e.substrate.local.host.cgroup import SandboxGroup
 from k8e.substrate.local.host.process import Process, open_pidfd
 from k8e.substrate.local.layout import Layout, SandboxPaths
 from k8e.substrate.local.plan import Agent, Image
@@ -52,12 +53,17 @@ class VenvBuilder:
     """Blocking."""
 
     def __init__(
-        self, builder: Builder, layout: Layout, blocks: Blocks, trees: tuple[Hierarchy, ...], hook: SiteHook | None
+        self,
+        builder: Builder,
+        layout: Layout,
+        blocks: Blocks,
+        group: Callable[[SandboxId], SandboxGroup],
+        hook: SiteHook | None,
     ) -> None:
         self._builder = builder
         self._layout = layout
         self._blocks = blocks
-        self._trees = trees
+        self._group = group
         self._hooks = {} if hook is None else {hook.name: hook.line}
 
     def using(self, runtime: OciRuntime) -> Callable[[Image, Path], None]:
@@ -65,9 +71,8 @@ class VenvBuilder:
         return lambda image, target: self._build(runtime, image, target)
 
     def _build(self, runtime: OciRuntime, image: Image, target: Path) -> None:
-        sandbox = SandboxId(f"image-{image.digest}")
-        paths, group = self._layout.sandbox(sandbox), SandboxGroup(self._trees, sandbox)
-        boot.remove(paths, group)
+        sandbox = SandboxId(f"image-{secrets.token_hex(8)}")
+        paths, group = self._layout.sandbox(sandbox), self._group(sandbox)
         block = self._blocks.take()
         try:
             boot.make_directory(paths, block)

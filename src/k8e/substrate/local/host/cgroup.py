@@ -30,6 +30,8 @@ _V1_NAMES = frozenset(
     {"blkio", "cpu", "cpuacct", "cpuset", "devices", "freezer", "hugetlb", "memory", "misc", "net_cls", "net_prio"}
     | {"perf_event", "pids", "rdma"}
 )
+_OWNER_ATTRIBUTE = "trusted.k8e.owner"
+"""Servers with different data directories share the hierarchies; none may take another's sandbox for its leftover."""
 _POLL_S = 0.001
 _EMPTY_TIMEOUT_S = 5.0
 
@@ -63,17 +65,26 @@ def hierarchies() -> tuple[Hierarchy, ...]:
     return tuple(found.values())
 
 
-def leftover_groups(trees: tuple[Hierarchy, ...]) -> set[str]:
-    """The sandboxes that still have a group anywhere."""
-    return {child.name for tree in trees for child in (tree.path / ROOT).glob("*/")}
+def leftover_groups(trees: tuple[Hierarchy, ...], owner: str) -> set[str]:
+    """The sandboxes of `owner` that still have a group anywhere; one that a crash left unmarked counts as everybody's."""
+    groups = (child for tree in trees for child in (tree.path / ROOT).glob("*/"))
+    return {group.name for group in groups if _owner(group) in (owner, "")}
+
+
+def _owner(group: Path) -> str:
+    try:
+        return os.fsdecode(os.getxattr(group, _OWNER_ATTRIBUTE))
+    except OSError:
+        return ""
 
 
 class SandboxGroup:
     """All groups of one sandbox. Every method is idempotent and blocking."""
 
-    def __init__(self, trees: tuple[Hierarchy, ...], sandbox: str) -> None:
+    def __init__(self, trees: tuple[Hierarchy, ...], sandbox: str, *, owner: str) -> None:
         self._trees = trees
         self._name = sandbox
+        self._owner = owner
 
     @property
     def oci_path(self) -> str:
@@ -100,7 +111,9 @@ class SandboxGroup:
         """Make every group."""
         for tree in self._trees:
             group = self._group(tree)
-            (group / AGENT).mkdir(parents=True, exist_ok=True)
+            group.mkdir(parents=True, exist_ok=True)
+            os.setxattr(group, _OWNER_ATTRIBUTE, os.fsencode(self._owner))
+            (group / AGENT).mkdir(exist_ok=True)
             if tree.version == 2:
                 _delegate(tree, group)
             elif "cpuset" in tree.controllers:

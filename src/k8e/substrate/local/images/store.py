@@ -111,4 +111,3 @@ def _fill_skeleton(target: Path) -> None:
         (target / name).mkdir(parents=True)
     (target / "tmp").chmod(0o1777)
     (target / "root").chmod(0o700)
-    (target / ".k8e-cgroup").touch()

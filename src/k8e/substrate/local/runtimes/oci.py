@@ -8,6 +8,7 @@ passes while the disk is being made. No pipe reaches the sandbox: a reader of on
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 from pathlib import Path
 from typing import Protocol
@@ -68,6 +69,7 @@ class Launcher:
         with paths.log.open("wb") as log:
             process = subprocess.Popen(  # noqa: S603
                 ["/bin/sh", "-c", _SCRIPT, "k8e-launch", *files, "--", *argv],
+                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -78,17 +80,24 @@ class Launcher:
 
     def go(self) -> Process:
         """Let it run the runtime and wait for the sandbox's init; blocking. Raises: SandboxFailed."""
-        try:
-            self._process.communicate(b"\n", timeout=_START_TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
+        self._say_go()
+        if not _ends_within(self._process.pid, _START_TIMEOUT_S):
             self.abandon()
-            raise SandboxFailed("start runtime", f"no answer within {_START_TIMEOUT_S:.0f} s") from error
-        if self._process.returncode != 0:
+            raise SandboxFailed("start runtime", f"no answer within {_START_TIMEOUT_S:.0f} s")
+        if self._process.wait() != 0:
             raise SandboxFailed("start runtime", tail(self._paths.log) or f"exit {self._process.returncode}")
         try:
             return identify(int(self._paths.pid_file.read_text(encoding="ascii")))
         except (OSError, ValueError) as error:
             raise SandboxFailed("start runtime", tail(self._paths.log) or error) from error
+
+    def _say_go(self) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(b"\n")
+            self._process.stdin.close()
+        except BrokenPipeError:
+            return  # it has failed already; its exit status and log say why
 
     def abandon(self) -> None:
         """End it if it still runs."""
@@ -97,6 +106,17 @@ class Launcher:
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+
+def _ends_within(pid: int, timeout_s: float) -> bool:
+    """Popen.wait(timeout) polls with pauses of up to 50 ms; a pidfd tells at once."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        waiter = select.poll()
+        waiter.register(descriptor, select.POLLIN)
+        return bool(waiter.poll(timeout_s * 1000))
+    finally:
+        os.close(descriptor)
 
 
 def tail(path: Path) -> str:
