@@ -76,8 +76,12 @@ def advice(needs: Sequence[Need]) -> str:
 
 def install(needs: Sequence[Need], report: Reporter, *, env: Mapping[str, str]) -> None:
     """Install them with apt, as root. Raises: HostUnsupported, saying what to do by hand."""
-    if os.geteuid() != 0 or find("apt-get") is None:
+    if os.geteuid() != 0:
         raise HostUnsupported(advice(needs))
+    if find("apt-get") is None:
+        raise HostUnsupported(
+            f"{advice(needs)}\nthis host has no apt-get: install the same with its own package manager"
+        )
     quiet = {**env, "DEBIAN_FRONTEND": "noninteractive"}
     names = [need.package for need in needs]
     report.say(f"installing system packages: {' '.join(names)}")

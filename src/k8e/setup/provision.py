@@ -81,25 +81,27 @@ def _alone(tools: Path, report: Reporter) -> Iterator[None]:
         yield
 
 
-def _gvisor_plan(tools: Path) -> str:
-    if gvisor.recorded(tools):
-        return ""
-    return f"gVisor (from PATH, its release archive, Go module {gvisor.PINNED}, or the package runsc)"
+def _plan(tools: Path, needs: Sequence[Need]) -> str:
+    """What set-up would do on this host, in words."""
+    lines = [packages.advice(needs)] if needs else ["no system package is missing"]
+    if gvisor.recorded(tools) is None:
+        origins = ", ".join(name for name, _ in gvisor.ORIGINS)
+        lines.append(f"gVisor is not set up; the first of these that works would be used: {origins}")
+    if node.installed(tools) is None:
+        lines.append(f"{node.PINNED} is not installed; npm would install it below {tools}")
+    return "\n".join(lines)
 
 
-def _without_root(needs: Sequence[Need], tools: Path) -> HostUnsupported:
-    """Everything that set-up would do, said at once."""
-    lines = [packages.advice(needs)] if needs else []
-    lines += [f"then k8e would set up: {plan}" for plan in [_gvisor_plan(tools)] if plan]
-    return HostUnsupported("\n".join([*lines, "run the same command as root to install all of it"]))
+def _require_root(tools: Path) -> None:
+    """Raises: HostUnsupported, with everything that root would do."""
+    if os.geteuid() == 0:
+        return
+    why = "the local server needs root: it mounts disks and makes namespaces"
+    raise HostUnsupported(f"{why}\n{_plan(tools, packages.missing())}\nrun the same command as root to do all of it")
 
 
-def _install_packages(tools: Path, report: Reporter, env: Mapping[str, str]) -> None:
-    lacking = packages.missing()
-    required = tuple(need for need in lacking if need.is_required)
-    if required and os.geteuid() != 0:
-        raise _without_root(lacking, tools)
-    if required:
+def _install_packages(report: Reporter, env: Mapping[str, str]) -> None:
+    if required := tuple(need for need in packages.missing() if need.is_required):
         packages.install(required, report, env=env)
 
 
@@ -141,8 +143,9 @@ def ensure(data_dir: Path, report: Reporter, *, env: Mapping[str, str], again: b
     Raises: HostUnsupported, with what is missing and the command that installs it.
     """
     tools = tools_dir(data_dir)
+    _require_root(tools)
     with _alone(tools, report):
-        _install_packages(tools, report, env)
+        _install_packages(report, env)
         known = {} if again else notes(data_dir)
         found: dict[str, str] = {}
         for name, step in OPTIONAL:

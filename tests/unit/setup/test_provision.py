@@ -61,6 +61,7 @@ def test_without_root_everything_that_is_missing_is_said_at_once(
     assert all(need.package in str(caught.value) for need in packages.NEEDS)
     assert "gVisor" in str(caught.value)
     assert "as root" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_data_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
