@@ -11,7 +11,7 @@ from k8e.engine.boxes import Box
 from k8e.engine.store import Change
 from k8e.errors import SandboxLost
 from k8e.lifecycle import Phase, advance
-from k8e.model import Limits, OwnerId, Runtime, SessionId, SessionSpec, WorkspaceId
+from k8e.model import Limits, OwnerId, Runtime, SandboxId, SessionId, SessionSpec, WorkspaceId
 
 __all__ = ["NEVER", "Session", "SessionView", "Use", "deadline", "spec_from_json", "spec_to_json"]
 
@@ -28,6 +28,8 @@ class SessionView:
     """What a door may show of a session: environment keys, never values."""
 
     session_id: SessionId
+    sandbox: SandboxId | None
+    """Its name on the host: in cgroups, mounts and logs."""
     phase: Phase
     runtime: Runtime
     image: str
@@ -130,6 +132,7 @@ class Session:
         idle_at = self.idle_at()
         return SessionView(
             session_id=self.session_id,
+            sandbox=self.box.id if self.box else None,
             phase=self.phase,
             runtime=self.spec.runtime,
             image=self.spec.image,

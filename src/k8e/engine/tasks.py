@@ -34,7 +34,8 @@ class Tasks:
     ) -> None:
         for task in self._live:
             task.cancel()
-        await self._group.__aexit__(kind, error, trace)
+        # The group is not told of an error on its way through: it would wrap it, and callers catch ours by name.
+        await self._group.__aexit__(None, None, None)
 
     def start(self, work: Coroutine[Any, Any, _T], *, name: str) -> asyncio.Task[_T | None]:
         """Run it; its result is None when it failed (the failure is in the log)."""

@@ -1,0 +1,211 @@
+"""Limits attacked from inside, as root, beside a neighbour: a truthful error, a living session, a quiet neighbour."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from k8e.model import MIB, Limits, Reason, Runtime, Status
+from tests.support.cells import OWNER, Cell, CellFactory
+
+pytestmark = pytest.mark.anyio
+
+_ATTACK_S = 60.0
+
+
+@pytest.fixture
+async def attacker(runtime: Runtime, cells: CellFactory) -> AsyncIterator[Cell]:
+    async with cells(runtime, limits=Limits(command_timeout_s=_ATTACK_S)) as cell:
+        yield cell
+
+
+@pytest.fixture
+async def neighbour(runtime: Runtime, cells: CellFactory) -> AsyncIterator[Cell]:
+    async with cells(runtime) as cell:
+        yield cell
+        assert (await cell.sh("echo unharmed")).stdout == b"unharmed\n"
+
+
+async def _goes_on(cell: Cell) -> None:
+    answer = await cell.sh("echo going on")
+    assert answer.stdout == b"going on\n", answer
+
+
+async def test_a_growing_memory_hog_dies_alone(attacker: Cell, neighbour: Cell) -> None:
+    await attacker.sh("sleep 300 >/dev/null 2>&1 & echo $! > /workspace/bystander")
+    hog = await attacker.py("kept = []\nwhile True:\n    kept.append(bytearray(4 * 1024 * 1024))")
+    assert hog.outcome.reason in (Reason.OOM_KILLED, Reason.NONE)
+    assert hog.outcome.exit_code != 0
+    assert hog.outcome.reason is Reason.OOM_KILLED or b"MemoryError" in hog.stderr
+    await _goes_on(attacker)
+    assert (await attacker.sh("kill -0 $(cat /workspace/bystander) && echo alive")).stdout == b"alive\n"
+
+
+async def test_one_huge_allocation_dies_alone(attacker: Cell, neighbour: Cell) -> None:
+    hog = await attacker.py("b = bytearray(3 * 1024**3)\nprint(len(b))")
+    assert hog.outcome.exit_code != 0
+    assert hog.outcome.reason is Reason.OOM_KILLED or b"MemoryError" in hog.stderr
+    await _goes_on(attacker)
+
+
+async def test_memory_up_to_the_limit_is_really_there(attacker: Cell) -> None:
+    use = await attacker.py("b = bytearray(300 * 1024 * 1024)\nprint(len(b))")
+    assert use.stdout == b"314572800\n"
+
+
+async def test_a_fork_bomb_meets_its_limit_and_is_swept_away(attacker: Cell, neighbour: Cell) -> None:
+    bomb = await attacker.py(
+        "import os, time\n"
+        "made = 0\n"
+        "while True:\n"
+        "    try:\n"
+        "        if os.fork() == 0:\n"
+        "            os.setsid(); time.sleep(1000); os._exit(0)\n"
+        "        made += 1\n"
+        "    except OSError as error:\n"
+        "        print(made, error.strerror, flush=True)\n"
+        "        break\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    made, _, why = bomb.stdout.decode().strip().partition(" ")
+    assert 100 < int(made) <= 256
+    assert why == "Resource temporarily unavailable"
+    await _goes_on(attacker)
+
+
+async def test_a_time_out_ends_every_descendant_of_a_bomb(attacker: Cell, neighbour: Cell) -> None:
+    bomb = await attacker.sh(":(){ :|:& };:; sleep 1000", timeout_s=3.0)
+    assert bomb.outcome.status is Status.TIMED_OUT
+    assert bomb.outcome.exit_code == 124
+    await _goes_on(attacker)
+    listing = await attacker.engine.processes(OWNER, attacker.id)
+    assert [process for process in listing if process.state not in "ZX"] == []
+
+
+async def test_a_full_disk_is_said_to_be_full(attacker: Cell, neighbour: Cell) -> None:
+    free_before = shutil.disk_usage("/").free
+    full = await attacker.sh("dd if=/dev/zero of=/workspace/big bs=1M 2>&1; echo exit $?; ls -s /workspace/big")
+    assert b"No space left on device" in full.stdout
+    assert free_before - shutil.disk_usage("/").free < 1600 * MIB
+    await _goes_on(attacker)
+    assert (
+        await attacker.sh("rm /workspace/big && echo ok > /workspace/small && cat /workspace/small")
+    ).stdout == b"ok\n"
+
+
+async def test_tmp_and_home_are_bounded_too(attacker: Cell) -> None:
+    for place in ("/tmp", "/root"):
+        full = await attacker.sh(f"dd if=/dev/zero of={place}/big bs=1M count=4096 2>&1; rm -f {place}/big")
+        assert b"No space left" in full.stdout or b"annot allocate" in full.stdout, full.stdout
+    await _goes_on(attacker)
+
+
+async def test_running_out_of_inodes_is_an_error_not_a_disaster(attacker: Cell, neighbour: Cell) -> None:
+    filler = await attacker.py(
+        "import os\n"
+        "os.makedirs('/workspace/many')\n"
+        "n = 0\n"
+        "try:\n"
+        "    while n < 3_000_000:\n"
+        "        os.close(os.open(f'/workspace/many/{n}', os.O_CREAT | os.O_WRONLY)); n += 1\n"
+        "except OSError as error:\n"
+        "    print(error.strerror)\n",
+        timeout_s=_ATTACK_S * 3,
+    )
+    assert filler.stdout == b"No space left on device\n"
+    await _goes_on(attacker)
+
+
+async def test_more_output_than_the_bound_is_cut_and_said_so(attacker: Cell) -> None:
+    flood = await attacker.sh("head -c 5000000 /dev/zero | tr '\\0' x; echo done >&2")
+    assert len(flood.stdout) == MIB
+    assert flood.truncated
+    assert flood.stderr == b"done\n"
+    assert flood.outcome.exit_code == 0
+    small = await attacker.sh("echo small")
+    assert not small.truncated
+
+
+async def test_a_command_that_outstays_its_time_is_ended(attacker: Cell) -> None:
+    late = await attacker.sh("echo began; sleep 1000", timeout_s=1.0)
+    assert late.stdout == b"began\n"
+    assert (late.outcome.status, late.outcome.exit_code) == (Status.TIMED_OUT, 124)
+    await _goes_on(attacker)
+
+
+async def test_running_out_of_descriptors_hurts_only_the_command(attacker: Cell, neighbour: Cell) -> None:
+    greedy = await attacker.py(
+        "import os\nkept = []\ntry:\n    while True: kept.append(os.open('/dev/null', os.O_RDONLY))\n"
+        "except OSError as error: print(error.strerror)"
+    )
+    assert greedy.stdout == b"Too many open files\n"
+    await _goes_on(attacker)
+
+
+async def test_inotify_cannot_blind_the_host(attacker: Cell, neighbour: Cell) -> None:
+    await attacker.py(
+        "import ctypes\nlibc = ctypes.CDLL(None)\n"
+        "while libc.inotify_init1(0) >= 0: pass\nprint('done', flush=True)\nimport time; time.sleep(0.1)"
+    )
+    descriptor = ctypes.CDLL(None).inotify_init1(0)
+    assert descriptor >= 0
+    os.close(descriptor)
+    await _goes_on(attacker)
+
+
+async def test_zombies_are_reaped(attacker: Cell) -> None:
+    await attacker.py(
+        "import os\n"
+        "for _ in range(300):\n"
+        "    if os.fork() == 0:\n"
+        "        if os.fork() == 0: os._exit(0)\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+    )
+    await _goes_on(attacker)
+    zombies = [p for p in await attacker.engine.processes(OWNER, attacker.id) if p.state == "Z"]
+    assert zombies == []
+
+
+async def test_the_cpu_limit_holds(runtime: Runtime, cells: CellFactory) -> None:
+    burn = (
+        "import os, time\n"
+        "children = []\n"
+        "for _ in range(2):\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        end = time.monotonic() + 3\n"
+        "        while time.monotonic() < end: pass\n"
+        "        os._exit(0)\n"
+        "    children.append(pid)\n"
+        "for pid in children: os.waitpid(pid, 0)\n"
+    )
+    used = {}
+    for cpus in (0.5, 2.0):
+        async with cells(runtime, limits=Limits(cpus=cpus)) as cell:
+            before = _cpu_seconds()
+            await cell.py(burn)
+            used[cpus] = _cpu_seconds() - before
+    assert used[0.5] < 0.6 * used[2.0]
+
+
+async def test_a_session_under_attack_can_be_destroyed_at_once(runtime: Runtime, cells: CellFactory) -> None:
+    async with cells(runtime) as cell:
+        await cell.sh("(:(){ :|:& };:) >/dev/null 2>&1 &", timeout_s=2.0)
+        await cell.engine.destroy_session(OWNER, cell.id)
+        assert all(view.session_id != cell.id for view in cell.engine.list_sessions(OWNER))
+
+
+def _cpu_seconds() -> float:
+    """All CPU time used below our cgroups since boot."""
+    total = 0.0
+    for path in Path("/sys/fs/cgroup").glob("cpuacct/k8e/cpuacct.usage"):
+        total += int(path.read_text()) / 1e9
+    for path in Path("/sys/fs/cgroup").glob("k8e/cpu.stat"):
+        total += int(path.read_text().split()[1]) / 1e6
+    return total

@@ -1,0 +1,61 @@
+"""The real engine on the real kernel, shared by a whole test session, and sessions on it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from k8e.engine.engine import Engine
+from k8e.engine.settings import EngineSettings, PoolSettings
+from k8e.model import Runtime
+from k8e.server import local_settings
+from k8e.setup.provision import Provisioned, ensure
+from k8e.setup.report import Reporter
+from k8e.substrate.local.substrate import LocalSubstrate
+from tests.support.cells import Cell, CellFactory, open_cell
+from tests.support.leaks import Lend
+
+__all__ = ["RUNTIMES", "cell", "cells", "engine", "host", "runtime", "substrate_for"]
+
+RUNTIMES = (Runtime.GVISOR, Runtime.CONTAINER)
+
+
+@pytest.fixture(scope="session")
+def host() -> Provisioned:
+    """Everything installed; quick when it already is."""
+    return ensure(Path(os.environ.get("K8E_DATA_DIR", "/var/lib/k8e")), Reporter(), env=os.environ)
+
+
+def substrate_for(data_dir: Path, host: Provisioned) -> LocalSubstrate:
+    return LocalSubstrate(local_settings(data_dir, host))
+
+
+@pytest.fixture(scope="session")
+async def engine(host: Provisioned, lend: Lend, anyio_backend: object) -> AsyncIterator[Engine]:
+    data_dir = lend("engine")
+    settings = EngineSettings(data_dir=data_dir, pool=PoolSettings(min=1, max=4))
+    async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
+        yield engine
+        await engine.destroy_all()
+
+
+@pytest.fixture(params=RUNTIMES, ids=str)
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    chosen: Runtime = request.param
+    return chosen
+
+
+@pytest.fixture
+def cells(engine: Engine) -> CellFactory:
+    """Makes sessions: `async with cells(runtime, limits=…) as cell`."""
+    return functools.partial(open_cell, engine)
+
+
+@pytest.fixture
+async def cell(runtime: Runtime, cells: CellFactory) -> AsyncIterator[Cell]:
+    async with cells(runtime) as cell:
+        yield cell
