@@ -1,0 +1,137 @@
+"""Applying one image layer to a directory, with whiteouts, and without ever leaving that directory.
+
+A layer is written by a stranger. Paths are resolved as the image's own root would resolve them: `..` stops at the root,
+absolute links start there. Device nodes are left out (every view of the image is `nodev`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+from pathlib import Path, PurePosixPath
+
+from k8e.errors import InvalidSpec
+
+__all__ = ["apply", "resolve"]
+
+_WHITEOUT = ".wh."
+_OPAQUE = ".wh..wh..opq"
+_MAX_LINKS = 40
+_MAX_ID = 65_535
+
+
+def apply(archive: tarfile.TarFile, root: Path) -> None:
+    """Unpack every member of `archive` over what `root` holds already."""
+    written: set[Path] = set()
+    for member in archive:
+        place = _place(root, member.name)
+        if place is None:
+            continue
+        if place.name == _OPAQUE:
+            _clear(place.parent, keep=written)
+        elif place.name.startswith(_WHITEOUT):
+            _delete(place.with_name(place.name.removeprefix(_WHITEOUT)))
+        else:
+            _write(archive, member, place, root)
+            written.add(place)
+
+
+def resolve(root: Path, name: str) -> Path:
+    """Where `name` leads inside `root`, following links as a process chrooted there would."""
+    pending = list(reversed(PurePosixPath(name).parts))
+    here = root
+    links = 0
+    while pending:
+        part = pending.pop()
+        if part.startswith("/"):
+            here = root
+        elif part == "..":
+            here = here.parent if here != root else root
+        elif (here / part).is_symlink():
+            links += 1
+            if links > _MAX_LINKS:
+                raise InvalidSpec(f"too many links at {name!r}", field="image")
+            pending.extend(reversed(PurePosixPath(os.readlink(here / part)).parts))
+        else:
+            here /= part
+    return here
+
+
+def _place(root: Path, name: str) -> Path | None:
+    """The member's own path: its parent resolved, its last part not."""
+    pure = PurePosixPath(name)
+    last = pure.name
+    if last in ("", ".."):
+        return None
+    parent = resolve(root, str(pure.parent))
+    _make_parent(parent)
+    return parent / last
+
+
+def _make_parent(path: Path) -> None:
+    if not path.is_dir():
+        _delete(path)
+        path.mkdir(parents=True)
+
+
+def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, root: Path) -> None:
+    if member.isdir():
+        if place.is_symlink() or not place.is_dir():
+            _delete(place)
+            place.mkdir()
+    elif member.issym():
+        _delete(place)
+        place.symlink_to(member.linkname)
+    elif member.islnk():
+        _link(place, resolve(root, "/" + member.linkname))
+        return
+    elif member.isreg():
+        _delete(place)
+        _extract(archive, member, place)
+    elif member.isfifo():
+        _delete(place)
+        os.mkfifo(place)
+    else:
+        return
+    _own(member, place)
+
+
+def _link(place: Path, source: Path) -> None:
+    if source.is_dir() or not source.exists():
+        raise InvalidSpec(f"hard link to {source.name!r}, which is no file of the image", field="image")
+    _delete(place)
+    os.link(source, place, follow_symlinks=False)
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path) -> None:
+    content = archive.extractfile(member)
+    if content is None:
+        raise InvalidSpec(f"{member.name!r} has no content", field="image")
+    # SAFETY: O_EXCL after the delete: whatever stood there, a link included, is not written through.
+    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with content, os.fdopen(descriptor, "wb") as file:
+        shutil.copyfileobj(content, file)
+
+
+def _own(member: tarfile.TarInfo, place: Path) -> None:
+    """Ids beyond the sandbox's block cannot exist inside; root stands in for them."""
+    uid, gid = (number if 0 <= number <= _MAX_ID else 0 for number in (member.uid, member.gid))
+    os.chown(place, uid, gid, follow_symlinks=False)
+    if not member.issym():
+        place.chmod(member.mode & 0o7777)
+        os.utime(place, (member.mtime, member.mtime))
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _clear(directory: Path, *, keep: set[Path]) -> None:
+    """Hide what lower layers put there; what this layer has written already stays."""
+    for entry in list(directory.iterdir()):
+        if not any(path == entry or path.is_relative_to(entry) for path in keep):
+            _delete(entry)

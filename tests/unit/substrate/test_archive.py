@@ -1,0 +1,119 @@
+"""OCI images from disk: the right manifest, proven blobs, clear refusals."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import platform
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from k8e.errors import InvalidSpec
+from k8e.substrate.local.images import archive
+
+ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+
+
+class Layout:
+    """Writes an OCI layout blob by blob."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "blobs/sha256").mkdir(parents=True)
+        (root / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+
+    def blob(self, content: bytes, media_type: str) -> dict[str, Any]:
+        digest = hashlib.sha256(content).hexdigest()
+        (self.root / "blobs/sha256" / digest).write_bytes(content)
+        return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(content)}
+
+    def layer(self, **files: bytes) -> dict[str, Any]:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w") as tar:
+            for name, content in files.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+        return self.blob(gzip.compress(buffer.getvalue()), "application/vnd.oci.image.layer.v1.tar+gzip")
+
+    def manifest(self, *layers: dict[str, Any], architecture: str = ARCHITECTURE) -> dict[str, Any]:
+        content = json.dumps({"schemaVersion": 2, "layers": layers}).encode()
+        descriptor = self.blob(content, "application/vnd.oci.image.manifest.v1+json")
+        return {**descriptor, "platform": {"architecture": architecture, "os": "linux"}}
+
+    def index(self, *manifests: dict[str, Any]) -> None:
+        (self.root / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": manifests}))
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path / "layout")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    path = tmp_path / "target"
+    path.mkdir()
+    return path
+
+
+def test_layers_are_applied_in_order(layout: Layout, target: Path) -> None:
+    layout.index(layout.manifest(layout.layer(a=b"1", b=b"1"), layout.layer(b=b"2")))
+    archive.unpack(layout.root, target)
+    assert ((target / "a").read_bytes(), (target / "b").read_bytes()) == (b"1", b"2")
+
+
+def test_a_tar_of_a_layout_is_the_same_image(layout: Layout, target: Path, tmp_path: Path) -> None:
+    layout.index(layout.manifest(layout.layer(a=b"1")))
+    with tarfile.open(tmp_path / "image.tar", "w") as tar:
+        tar.add(layout.root, arcname=".")
+    archive.unpack(tmp_path / "image.tar", target)
+    assert (target / "a").read_bytes() == b"1"
+    assert not list(tmp_path.glob(".k8e-*"))
+
+
+def test_the_manifest_of_this_machine_is_chosen(layout: Layout, target: Path) -> None:
+    other = layout.manifest(layout.layer(a=b"other"), architecture="s390x")
+    layout.index(other, layout.manifest(layout.layer(a=b"mine")))
+    archive.unpack(layout.root, target)
+    assert (target / "a").read_bytes() == b"mine"
+
+
+def test_a_nested_index_is_followed(layout: Layout, target: Path) -> None:
+    inner = json.dumps({"schemaVersion": 2, "manifests": [layout.manifest(layout.layer(a=b"1"))]}).encode()
+    layout.index(layout.blob(inner, "application/vnd.oci.image.index.v1+json"))
+    archive.unpack(layout.root, target)
+    assert (target / "a").read_bytes() == b"1"
+
+
+def test_a_blob_that_is_not_what_its_digest_says_is_refused(layout: Layout, target: Path) -> None:
+    descriptor = layout.layer(a=b"1")
+    layout.index(layout.manifest(descriptor))
+    path = layout.root / "blobs/sha256" / descriptor["digest"].partition(":")[2]
+    path.write_bytes(path.read_bytes() + b"!")
+    with pytest.raises(InvalidSpec, match="does not match its digest"):
+        archive.unpack(layout.root, target)
+
+
+@pytest.mark.parametrize("digest", ["sha256:../../../etc/passwd", "md5:00", "", "sha256:zz"])
+def test_a_digest_is_never_a_path(layout: Layout, target: Path, digest: str) -> None:
+    layout.index({"digest": digest})
+    with pytest.raises(InvalidSpec):
+        archive.unpack(layout.root, target)
+
+
+def test_an_image_for_another_machine_is_refused(layout: Layout, target: Path) -> None:
+    layout.index(layout.manifest(layout.layer(a=b"1"), architecture="s390x"))
+    with pytest.raises(InvalidSpec, match="no manifest for"):
+        archive.unpack(layout.root, target)
+
+
+def test_something_else_than_an_image_is_refused(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "junk.tar").write_bytes(b"junk")
+    with pytest.raises(InvalidSpec, match="not an OCI image archive"):
+        archive.unpack(tmp_path / "junk.tar", target)

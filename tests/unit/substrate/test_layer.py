@@ -1,0 +1,108 @@
+"""Layers written by strangers: whiteouts hide, links and dots never lead out."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from k8e.errors import InvalidSpec
+from k8e.substrate.local.images import layer
+
+
+def _archive(*members: tuple[str, bytes | str | None, bytes]) -> tarfile.TarFile:
+    """Members as (name, content or link target or None for a directory, tar type)."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content, kind in members:
+            info = tarfile.TarInfo(name)
+            info.type = kind
+            info.mode = 0o755
+            if isinstance(content, str):
+                info.linkname = content
+            data = content if isinstance(content, bytes) else b""
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    buffer.seek(0)
+    return tarfile.open(fileobj=buffer)
+
+
+def _file(name: str, content: bytes = b"x") -> tuple[str, bytes, bytes]:
+    return name, content, tarfile.REGTYPE
+
+
+def _link(name: str, target: str) -> tuple[str, str, bytes]:
+    return name, target, tarfile.SYMTYPE
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "root"
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("name", ["../escaped", "/../../escaped", "a/../../../escaped", "./../escaped"])
+def test_dots_stop_at_the_root(root: Path, name: str) -> None:
+    layer.apply(_archive(_file(name)), root)
+    assert not (root.parent / "escaped").exists()
+    assert (root / "escaped").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("target", ["/", "/outside", "../../outside", ".."])
+def test_a_link_to_a_directory_outside_leads_inside(root: Path, target: str) -> None:
+    outside = root.parent / "outside"
+    outside.mkdir()
+    layer.apply(_archive(_link("door", target), _file("door/planted")), root)
+    assert not any(outside.iterdir())
+    assert not (root.parent / "planted").exists()
+    assert list(root.rglob("planted"))
+
+
+def test_a_file_over_a_link_replaces_the_link_not_its_target(root: Path) -> None:
+    victim = root.parent / "victim"
+    victim.write_bytes(b"safe")
+    layer.apply(_archive(_link("name", str(victim)), _file("name", b"attack")), root)
+    assert victim.read_bytes() == b"safe"
+    assert (root / "name").read_bytes() == b"attack"
+
+
+def test_a_hard_link_reaches_only_files_of_the_image(root: Path) -> None:
+    (root.parent / "secret").write_bytes(b"s")
+    with pytest.raises(InvalidSpec):
+        layer.apply(_archive(("copy", "../secret", tarfile.LNKTYPE)), root)
+    layer.apply(_archive(_file("mine"), ("copy", "mine", tarfile.LNKTYPE)), root)
+    assert (root / "copy").stat().st_ino == (root / "mine").stat().st_ino
+
+
+def test_a_merged_usr_link_of_a_lower_layer_is_followed(root: Path) -> None:
+    layer.apply(_archive(("usr/bin", None, tarfile.DIRTYPE), _link("bin", "usr/bin")), root)
+    layer.apply(_archive(_file("bin/tool")), root)
+    assert (root / "bin").is_symlink()
+    assert (root / "usr/bin/tool").read_bytes() == b"x"
+
+
+def test_a_whiteout_removes_what_a_lower_layer_put_there(root: Path) -> None:
+    layer.apply(_archive(_file("etc/old"), _file("etc/kept"), _file("gone/deep/file")), root)
+    layer.apply(_archive(_file("etc/.wh.old", b""), _file(".wh.gone", b"")), root)
+    assert sorted(os.listdir(root / "etc")) == ["kept"]
+    assert not (root / "gone").exists()
+
+
+def test_an_opaque_directory_keeps_only_its_own_layers_files(root: Path) -> None:
+    layer.apply(_archive(_file("d/old")), root)
+    layer.apply(_archive(_file("d/new"), _file("d/.wh..wh..opq", b"")), root)
+    assert os.listdir(root / "d") == ["new"]
+
+
+def test_device_nodes_are_left_out(root: Path) -> None:
+    layer.apply(_archive(("dev/sda", None, tarfile.BLKTYPE), _file("dev/plain")), root)
+    assert os.listdir(root / "dev") == ["plain"]
+
+
+def test_a_loop_of_links_is_refused(root: Path) -> None:
+    with pytest.raises(InvalidSpec, match="too many links"):
+        layer.apply(_archive(_link("a", "b"), _link("b", "a"), _file("a/file")), root)
