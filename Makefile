@@ -13,7 +13,7 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := setup
 .PHONY: setup test check fmt bench soak proto clean
 
-# PYTHON is only the interpreter that makes .venv; everything else runs inside it.
+# PYTHON only makes .venv; everything else runs inside it. The launcher knows how to find or install one.
 PYTHON ?= $(shell ./k8e --find-python)
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -23,11 +23,11 @@ ARGS   ?=
 
 setup: $(STAMP)
 
-# Built under another name and moved into place last, so an interrupted set-up is simply run again.
+# The stamp is made last: an interrupted set-up is simply run again.
 $(STAMP): pyproject.toml
-	@if ! $(BIN)/python -c 'import sys' 2>/dev/null; then \
-	    test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer with venv was found (see ./k8e --find-python)" >&2; exit 2; }; \
-	    echo "make: new environment in $(VENV)" >&2; rm -rf $(VENV); "$(PYTHON)" -m venv $(VENV); fi
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
+	    python="$(PYTHON)" && test -n "$$python" && \
+	    echo "make: new environment in $(VENV) ($$python)" >&2 && rm -rf $(VENV) && "$$python" -m venv $(VENV); }
 	@echo "make: installing k8e with its server and dev parts" >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[server,dev]'
 	@touch $@
