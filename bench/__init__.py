@@ -1,0 +1,1 @@
+"""Ours beside the alternatives, in one run on one machine: `make bench`."""
