@@ -67,12 +67,12 @@ class Builder:
 
     def build(self, blueprint: Blueprint) -> Process:
         """From an empty directory to a running init. Raises: SandboxFailed."""
-        paths, runtime = blueprint.paths, blueprint.runtime
+        paths = blueprint.paths
         with ExitStack() as cleanup:
             with _step("make cgroups"):
                 _make_groups(blueprint)
             with _step("start launcher"):
-                launcher = Launcher.start(runtime.argv(paths), blueprint.group, paths)
+                launcher = Launcher.start(blueprint.runtime, blueprint.group, paths)
                 cleanup.callback(launcher.abandon)
             with _step("make disk"):
                 self._make_disk(blueprint)

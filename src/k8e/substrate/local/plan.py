@@ -15,7 +15,7 @@ from k8e.substrate.local.blocks import sandbox_map
 from k8e.substrate.local.host.userns import Extent
 from k8e.substrate.local.layout import SandboxPaths
 
-__all__ = ["Agent", "Bind", "Boot", "Image", "Isolation", "Json", "MemoryPlan", "SKELETON", "memory_plan", "oci_spec"]
+__all__ = ["SKELETON", "Agent", "Bind", "Boot", "Image", "Isolation", "Json", "MemoryPlan", "memory_plan", "oci_spec"]
 
 Json = dict[str, Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -42,7 +41,7 @@ def save(paths: SandboxPaths, record: Record) -> None:
     """Durable against our crash, not against the machine's: no sandbox survives that either."""
     partial = paths.record.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(record)), encoding="ascii")
-    os.replace(partial, paths.record)
+    partial.replace(paths.record)
 
 
 def load(paths: SandboxPaths) -> Record | None:

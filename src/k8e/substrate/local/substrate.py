@@ -33,7 +33,7 @@ from k8e.substrate.local.runtimes.oci import OciRuntime, tail
 from k8e.substrate.local.settings import LocalSettings
 from k8e.substrate.local.threads import Threads
 from k8e.substrate.local.workspaces import Workspaces, shared_name
-from k8e.wire.aio import Link
+from k8e.wire.aio import Link, LinkLost, RemoteError
 
 __all__ = ["LocalSettings", "LocalSubstrate"]
 
@@ -129,7 +129,7 @@ class LocalSubstrate:
             log = tail(self._layout.sandbox(sandbox).log)
             await self.destroy(sandbox)
             if isinstance(error, OSError | TimeoutError):
-                raise SandboxFailed("boot", f"{error or 'no answer in time'} {log}".strip()) from error
+                raise SandboxFailed("boot", f"{error!r} {log}".strip()) from error
             raise
 
     def _build(self, sandbox: SandboxId, template: Template, image: Image) -> Record:
@@ -222,14 +222,19 @@ class LocalSubstrate:
 
     async def configure(self, sandbox: SandboxId, claim: Claim, link: Link) -> None:
         known = self._known(sandbox)
+        is_gvisor = known.runtime is Runtime.GVISOR
         try:
             self._apply_limits(known, claim)
+            if is_gvisor:
+                await link.call("configure", {"processes": claim.processes})
             if claim.workspace is not None and claim.workspace != known.workspace:
                 await self._boots.run(self._give_workspace, known, claim.workspace)
-        except OSError as error:
+                if is_gvisor:
+                    await link.call("bind", {"source": f"{LIVE_AT}/ws", "target": "/workspace"})
+                # Only now: a crash before this line makes the engine ask again, and every step above can be repeated.
+                record.save(self._layout.sandbox(sandbox), known.using(claim.workspace))
+        except (OSError, TimeoutError, LinkLost, RemoteError) as error:
             raise SandboxFailed("configure", error) from error
-        if known.runtime is Runtime.GVISOR:
-            await self._configure_inside(known, claim, link)
 
     def _apply_limits(self, known: Record, claim: Claim) -> None:
         """A few writes to kernel files; 0.1 ms, so not worth a thread."""
@@ -239,26 +244,22 @@ class LocalSubstrate:
             group.limit_tasks(claim.processes, cgroup.COMMANDS)
 
     def _give_workspace(self, known: Record, workspace: WorkspaceId) -> None:
-        paths = self._layout.sandbox(known.sandbox)
         with self._workspace_lock:
             source = self._workspaces.source(workspace, known.sandbox)
+        target = self._live_target(known)
+        if known.runtime is Runtime.GVISOR and target.is_mount():
+            return
         with mount.idmapped(source, self._idmaps.descriptor(known.block)) as tree:
-            mount.move_to(tree, self._live_target(known))
-        record.save(paths, known.using(workspace))
+            mount.move_to(tree, target)
 
     def _live_target(self, known: Record) -> Path:
-        """runc's /workspace is a slave of ours; gVisor holds its root open, so it gets the mount beside and binds it inside."""
+        """runc's /workspace is a slave of ours; gVisor holds its root open, so it gets a mount beside and binds it inside."""
         paths = self._layout.sandbox(known.sandbox)
         if known.runtime is Runtime.CONTAINER:
             return paths.workspace
         target = paths.live / "ws"
         target.mkdir(exist_ok=True)
         return target
-
-    async def _configure_inside(self, known: Record, claim: Claim, link: Link) -> None:
-        await link.call("configure", {"processes": claim.processes})
-        if claim.workspace is not None and claim.workspace != known.workspace:
-            await link.call("bind", {"source": f"{LIVE_AT}/ws", "target": "/workspace"})
 
     async def out_of_memory(self, sandbox: SandboxId) -> None:
         known = self._known(sandbox)

@@ -6,7 +6,6 @@ are files named after sandboxes, so a crash forgets none.
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -42,7 +41,7 @@ class Workspaces:
         partial = paths.image.with_suffix(".partial")
         partial.unlink(missing_ok=True)
         self._disks.make_workspace_disk(partial, disk_bytes)
-        os.replace(partial, paths.image)
+        partial.replace(paths.image)
 
     def delete(self, workspace: WorkspaceId) -> None:
         """Raises: Conflict."""
@@ -57,28 +56,24 @@ class Workspaces:
     def source(self, workspace: WorkspaceId, user: SandboxId) -> Path:
         """A directory with owners as stored, to be shown to `user`. Raises: SandboxFailed."""
         if workspace.startswith(_SHARED):
-            return self._of_sandbox(SandboxId(workspace.removeprefix(_SHARED)))
-        paths = self._layout.workspace(workspace)
-        if not paths.image.exists():
-            raise SandboxFailed("open workspace", f"{workspace} does not exist")
-        (paths.users / user).touch()
-        if not paths.disk.is_mount():
-            disk.mount_image(paths.image, paths.disk)
-        return paths.disk / "workspace"
+            return self._of_sandbox(SandboxId(workspace.removeprefix(_SHARED)), user)
+        return self._open(self._layout.workspace(workspace), user)
 
-    def _of_sandbox(self, parent: SandboxId) -> Path:
-        given = self._given_to(parent)
-        if given is not None:
-            return given
+    def _of_sandbox(self, parent: SandboxId, user: SandboxId) -> Path:
+        for mark in self._layout.workspaces.glob(f"*/users/{parent}"):
+            return self._open(WorkspacePaths(mark.parent.parent), user)
         source = self._layout.sandbox(parent).disk / "workspace"
         if not source.is_dir():
             raise SandboxFailed("share workspace", f"{parent} is gone")
         return source
 
-    def _given_to(self, sandbox: SandboxId) -> Path | None:
-        for users in self._layout.workspaces.glob(f"*/users/{sandbox}"):
-            return users.parent.parent / "disk" / "workspace"
-        return None
+    def _open(self, paths: WorkspacePaths, user: SandboxId) -> Path:
+        if not paths.image.exists():
+            raise SandboxFailed("open workspace", f"{paths.root.name} does not exist")
+        (paths.users / user).touch()
+        if not paths.disk.is_mount():
+            disk.mount_image(paths.image, paths.disk)
+        return paths.disk / "workspace"
 
     def release(self, user: SandboxId) -> None:
         """`user` is gone: forget it, and close what nobody uses any more."""

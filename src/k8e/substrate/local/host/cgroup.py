@@ -16,11 +16,12 @@ from pathlib import Path
 
 from k8e.substrate.local.host import mount
 
-__all__ = ["AGENT", "COMMANDS", "ROOT", "Hierarchy", "SandboxGroup", "hierarchies", "leftover_groups"]
+__all__ = ["AGENT", "COMMANDS", "LAUNCH", "ROOT", "UNLIMITED", "Hierarchy", "SandboxGroup", "hierarchies", "leftover_groups"]
 
 ROOT = "k8e"
 AGENT = "agent"
 COMMANDS = "cmd"
+LAUNCH = "launch"
 UNLIMITED = -1
 
 _PERIOD_US = 100_000
@@ -119,14 +120,20 @@ class SandboxGroup:
             elif "cpuset" in tree.controllers:
                 _inherit_cpuset(tree.path, group / AGENT)
             if tree is self._commands_tree():
-                (group / COMMANDS).mkdir(exist_ok=True)
+                for child in (COMMANDS, LAUNCH):
+                    (group / child).mkdir(exist_ok=True)
 
     def _commands_tree(self) -> Hierarchy | None:
         return self._tree("pids")
 
     def procs_files(self) -> list[Path]:
-        """Where a launcher writes itself to leave the server's groups."""
+        """Where a launcher writes itself if all it starts shall stay with it: out of every group of the server."""
         return [self._group(tree) / AGENT / "cgroup.procs" for tree in self._trees]
+
+    def launch_files(self) -> list[Path]:
+        """The same for a runtime that moves the sandbox by itself and wants its groups empty before."""
+        tree = self._commands_tree()
+        return [] if tree is None else [self._group(tree) / LAUNCH / "cgroup.procs"]
 
     def commands_door(self, owner: int) -> Path | None:
         """The one file through which the sandbox's root may move a command under its process limit."""

@@ -33,7 +33,7 @@ def format_image(image: Path, size_bytes: int, *, skeleton: Path, journal: bool)
     argv = ["mkfs.ext4", "-q", "-F", "-b", "4096", "-m", "0", "-N", str(inodes), "-O", features]
     argv += ["-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", "-d", str(skeleton), str(partial)]
     try:
-        subprocess.run(argv, check=True, capture_output=True, timeout=_MKFS_TIMEOUT_S, text=True)  # noqa: S603
+        subprocess.run(argv, check=True, capture_output=True, timeout=_MKFS_TIMEOUT_S, text=True)
         partial.rename(image)
     except subprocess.CalledProcessError as error:
         raise OSError(errno.EIO, f"mkfs.ext4: {error.stderr.strip()}", str(image)) from error

@@ -76,18 +76,38 @@ def _claim(control: int, backing: int) -> tuple[int, Path]:
 
 @contextmanager
 def attached(image: Path) -> Iterator[Path]:
-    """A device over `image` while in the block and for as long as anything mounts it."""
+    """A device over `image` while in the block and for as long as anything mounts it.
+
+    A device that already has the image is used again: two devices over one file would be two file systems over
+    the same blocks, each destroying the other's.
+    """
+    device, path = _held(image) or _attach(image)
+    try:
+        yield path
+    finally:
+        os.close(device)
+
+
+def _attach(image: Path) -> tuple[int, Path]:
     control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
     backing = os.open(image, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        device, path = _claim(control, backing)
-        try:
-            yield path
-        finally:
-            os.close(device)
+        return _claim(control, backing)
     finally:
         os.close(backing)
         os.close(control)
+
+
+def _held(image: Path) -> tuple[int, Path] | None:
+    for path, backing in backing_files().items():
+        if backing != str(image):
+            continue
+        device = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        # Open now, so it cannot vanish; but it may have changed hands before.
+        if backing_files().get(path) == str(image):
+            return device, path
+        os.close(device)
+    return None
 
 
 def backing_files() -> dict[Path, str]:

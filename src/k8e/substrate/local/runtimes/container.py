@@ -24,6 +24,7 @@ USERNS_LIMITS = {"max_inotify_instances": 256, "max_inotify_watches": 65_536, "m
 class Container:
     runtime = Runtime.CONTAINER
     joins_userns = True
+    moves_itself = True
     handles_oom_inside = False
     overhead_bytes = 32 * MIB
 
@@ -32,7 +33,7 @@ class Container:
 
     def argv(self, paths: SandboxPaths) -> list[str]:
         return [
-            *(str(self._binary), "--root", str(paths.state)),
+            *(str(self._binary), "--root", str(paths.state), "--log", str(paths.log), "--log-format", "json"),
             *("run", "--detach", "--pid-file", str(paths.pid_file), "--bundle", str(paths.bundle)),
             CONTAINER_ID,
         ]

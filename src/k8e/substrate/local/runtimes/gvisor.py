@@ -37,6 +37,7 @@ _TIMEOUT_S = 10.0
 class Gvisor:
     runtime = Runtime.GVISOR
     joins_userns = False
+    moves_itself = False
     handles_oom_inside = True
     overhead_bytes = 128 * MIB
 
@@ -50,7 +51,8 @@ class Gvisor:
 
     def argv(self, paths: SandboxPaths) -> list[str]:
         return [
-            *(str(self._binary), "--root", str(paths.state), "--log", str(paths.log), *self._flags),
+            *(str(self._binary), "--root", str(paths.state), *self._flags),
+            *("--log", str(paths.log), "--log-format", "json"),
             *("run", "--detach", "--pid-file", str(paths.pid_file), "--bundle", str(paths.bundle), CONTAINER_ID),
         ]
 
@@ -64,7 +66,7 @@ class Gvisor:
 
 
 def _known_flags(binary: Path) -> frozenset[str]:
-    result = subprocess.run(  # noqa: S603
+    result = subprocess.run(
         [str(binary), "flags"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
     )
     return frozenset(re.findall(r"^\s+-([\w-]+)", result.stdout + result.stderr, re.MULTILINE))

@@ -2,11 +2,13 @@
 
 The launcher is a shell that first leaves the server's cgroups in every hierarchy, then waits for a line, then becomes
 the runtime. Moving the first process between groups waits for an RCU grace period (some 13 ms), which
-passes while the disk is being made. No pipe reaches the sandbox: a reader of one would wait for its death.
+passes while the disk is being made. The sandbox inherits the runtime's stdio, so that is /dev/null: a pipe would keep
+its reader waiting, and a file could be filled or opened again from inside. Runtimes write their errors to a log beside.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import subprocess
@@ -25,7 +27,7 @@ __all__ = ["CONTAINER_ID", "Launcher", "OciRuntime", "tail"]
 CONTAINER_ID = "sb"
 """The same for all: each sandbox has a runtime root of its own, and control sockets have short paths."""
 
-_SCRIPT = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done; shift; read -r go && exec "$@" </dev/null'
+_SCRIPT = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done; shift; read -r go && exec "$@" </dev/null >/dev/null 2>&1'
 _START_TIMEOUT_S = 30.0
 _TAIL_BYTES = 2048
 
@@ -39,6 +41,8 @@ class OciRuntime(Protocol):
 
     joins_userns: bool
     """Whether it joins a user namespace that we make, or makes its own."""
+    moves_itself: bool
+    """Whether it puts the sandbox into its cgroups in every hierarchy; what does not is started from within them."""
     handles_oom_inside: bool
     """Whether memory exhaustion must be resolved by the agent because the kernel would kill the whole sandbox."""
 
@@ -63,12 +67,12 @@ class Launcher:
         self._paths = paths
 
     @classmethod
-    def start(cls, argv: list[str], group: SandboxGroup, paths: SandboxPaths) -> Launcher:
+    def start(cls, runtime: OciRuntime, group: SandboxGroup, paths: SandboxPaths) -> Launcher:
         """Blocking; returns once the shell runs."""
-        files = [str(path) for path in group.procs_files()]
+        files = [str(path) for path in (group.launch_files() if runtime.moves_itself else group.procs_files())]
         with paths.log.open("wb") as log:
-            process = subprocess.Popen(  # noqa: S603
-                ["/bin/sh", "-c", _SCRIPT, "k8e-launch", *files, "--", *argv],
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", _SCRIPT, "k8e-launch", *files, "--", *runtime.argv(paths)],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -120,12 +124,19 @@ def _ends_within(pid: int, timeout_s: float) -> bool:
 
 
 def tail(path: Path) -> str:
-    """A log's last line."""
+    """The last thing a runtime's JSON log says, or the last line of anything else."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").split("\n")
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return next((_message(line) for line in reversed(lines) if line.strip()), "")
+
+
+def _message(line: str) -> str:
+    try:
+        return str(json.loads(line)["msg"])
+    except (ValueError, KeyError, TypeError):
+        return line.strip()
 

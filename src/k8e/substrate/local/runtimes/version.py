@@ -15,7 +15,7 @@ _TIMEOUT_S = 10.0
 def first_line(binary: Path) -> Availability:
     """Available with its version, or the reason why it does not even answer."""
     try:
-        result = subprocess.run(  # noqa: S603
+        result = subprocess.run(
             [str(binary), "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
