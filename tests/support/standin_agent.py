@@ -5,12 +5,14 @@ Its one op that a real agent does not have is `sh`: run a shell command and retu
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 sys.path.insert(0, "/.k8e/agent.pyz")
 
@@ -43,13 +45,10 @@ def _bind(args):  # type: ignore[no-untyped-def]
 
 def _largest() -> int:
     sizes = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and name != "1":
-            try:
-                with open("/proc/%s/statm" % name) as file:
-                    sizes[int(name)] = int(file.read().split()[1])
-            except OSError:
-                continue
+    for path in Path("/proc").glob("[0-9]*/statm"):
+        with contextlib.suppress(OSError):
+            sizes[int(path.parent.name)] = int(path.read_text().split()[1])
+    sizes.pop(1, None)
     return max(sizes, key=sizes.get) if sizes else 0  # type: ignore[arg-type]
 
 
@@ -88,10 +87,8 @@ def main() -> None:
     listener.listen(16)
     while True:
         peer, _ = listener.accept()
-        try:
+        with contextlib.suppress(OSError):
             _serve(peer)
-        except OSError:
-            pass
         peer.close()
 
 

@@ -25,7 +25,21 @@ LIVE_AT = "/.k8e-mnt"
 DOOR_AT = "/.k8e-cgroup"
 TOOLS_AT = "/opt/k8e"
 
-SKELETON = ("dev", "proc", "sys", "tmp", "root", "home", "run", "usr", "workspace", "opt/k8e", ".k8e", ".k8e-run", ".k8e-mnt")
+SKELETON = (
+    "dev",
+    "proc",
+    "sys",
+    "tmp",
+    "root",
+    "home",
+    "run",
+    "usr",
+    "workspace",
+    "opt/k8e",
+    ".k8e",
+    ".k8e-run",
+    ".k8e-mnt",
+)
 """Mount points and writable places that every root file system has, whatever its image brings."""
 
 _CAPABILITIES = (

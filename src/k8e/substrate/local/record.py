@@ -23,8 +23,8 @@ class Record:
     memory_bytes: int
     pid: int = 0
     start_ticks: int = 0
-    workspace: WorkspaceId = WorkspaceId("")
-    """The workspace it was given at claim; empty means its own."""
+    workspace: WorkspaceId | None = None
+    """The workspace it was given at claim; None means its own."""
 
     @property
     def init(self) -> Process | None:

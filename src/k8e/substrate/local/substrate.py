@@ -20,7 +20,7 @@ from k8e.substrate.local.blocks import Blocks
 from k8e.substrate.local.boot import Blueprint, Builder
 from k8e.substrate.local.disks import Disks
 from k8e.substrate.local.host import cgroup, mount, oom
-from k8e.substrate.local.host.process import is_alive, wait_death
+from k8e.substrate.local.host.process import Process, is_alive, wait_death
 from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.images.store import ImageStore
 from k8e.substrate.local.layout import Layout
@@ -113,15 +113,14 @@ class LocalSubstrate:
 
     def _ready_image(self, template: Template) -> Image:
         builder = venv.VenvBuilder(self._builder, self._layout, self._blocks, self._group, self._hook)
-        return self._images.ready(template.image, builder.using(self._driver(template.runtime)))
+        return self._images.ready(template.image, builder.recipe, builder.using(self._driver(template.runtime)))
 
     async def _create(self, sandbox: SandboxId, template: Template, image: Image) -> None:
         try:
             async with asyncio.timeout(_BOOT_TIMEOUT_S):
-                known = await self._boots.run(self._build, sandbox, template, image)
-                assert known.init is not None
+                init = await self._boots.run(self._build, sandbox, template, image)
                 paths = self._layout.sandbox(sandbox)
-                await control.wait_for_socket(paths, known.init)
+                await control.wait_for_socket(paths, init)
                 control.capture(paths)
                 await (await self.dial(sandbox)).close()
                 control.seal(paths)
@@ -132,16 +131,14 @@ class LocalSubstrate:
                 raise SandboxFailed("boot", f"{error!r} {log}".strip()) from error
             raise
 
-    def _build(self, sandbox: SandboxId, template: Template, image: Image) -> Record:
+    def _build(self, sandbox: SandboxId, template: Template, image: Image) -> Process:
         paths, block = self._layout.sandbox(sandbox), self._blocks.take()
         try:
             boot.make_directory(paths, block)
         except BaseException:
             self._blocks.give_back(block)
             raise
-        known = Record(
-            sandbox=sandbox, runtime=template.runtime, block=block, memory_bytes=template.memory_bytes
-        )
+        known = Record(sandbox=sandbox, runtime=template.runtime, block=block, memory_bytes=template.memory_bytes)
         record.save(paths, known)
         init = self._builder.build(
             Blueprint(
@@ -155,9 +152,8 @@ class LocalSubstrate:
                 disk_bytes=template.disk_bytes,
             )
         )
-        known = known.booted(init)
-        record.save(paths, known)
-        return known
+        record.save(paths, known.booted(init))
+        return init
 
     async def dial(self, sandbox: SandboxId) -> Link:
         try:

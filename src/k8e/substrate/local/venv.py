@@ -66,6 +66,11 @@ class VenvBuilder:
         self._group = group
         self._hooks = {} if hook is None else {hook.name: hook.line}
 
+    @property
+    def recipe(self) -> str:
+        """Changes whenever the result would."""
+        return json.dumps([_PROGRAM, self._hooks])
+
     def using(self, runtime: OciRuntime) -> Callable[[Image, Path], None]:
         """A builder that isolates the build with `runtime`, the one the image's user has chosen."""
         return lambda image, target: self._build(runtime, image, target)
@@ -86,7 +91,9 @@ class VenvBuilder:
                 memory_bytes=_MEMORY_BYTES,
                 disk_bytes=_DISK_BYTES,
             )
-            record.save(paths, Record(sandbox=sandbox, runtime=runtime.runtime, block=block, memory_bytes=_MEMORY_BYTES))
+            record.save(
+                paths, Record(sandbox=sandbox, runtime=runtime.runtime, block=block, memory_bytes=_MEMORY_BYTES)
+            )
             _wait(self._builder.build(blueprint))
             _collect(paths, target)
         finally:

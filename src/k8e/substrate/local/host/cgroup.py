@@ -16,7 +16,17 @@ from pathlib import Path
 
 from k8e.substrate.local.host import mount
 
-__all__ = ["AGENT", "COMMANDS", "LAUNCH", "ROOT", "UNLIMITED", "Hierarchy", "SandboxGroup", "hierarchies", "leftover_groups"]
+__all__ = [
+    "AGENT",
+    "COMMANDS",
+    "LAUNCH",
+    "ROOT",
+    "UNLIMITED",
+    "Hierarchy",
+    "SandboxGroup",
+    "hierarchies",
+    "leftover_groups",
+]
 
 ROOT = "k8e"
 AGENT = "agent"

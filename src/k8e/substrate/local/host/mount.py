@@ -235,5 +235,3 @@ def unmount_under(directory: Path) -> None:
     """Detach every mount at or below `directory`, last mounted first; repeatable."""
     for entry in reversed(mounts_under(directory)):
         unmount(entry.target)
-
-

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 __all__ = ["Extent", "create", "map_text"]
 
@@ -42,14 +42,13 @@ def create(extents: tuple[Extent, ...], limits: Mapping[str, int] | None = None)
     pairs = [f"{name}={value}" for name, value in (limits or {}).items()]
     argv = ["unshare", "--user", "--keep-caps", "--", "sh", "-c", _SCRIPT, "k8e", *pairs]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        _expect(child.stdout, b"u")
+        words, answers = cast("IO[bytes]", child.stdin), cast("IO[bytes]", child.stdout)
+        _expect(answers, b"u")
         for kind in ("uid_map", "gid_map"):
             Path(f"/proc/{child.pid}/{kind}").write_text(map_text(extents), encoding="ascii")
-        child.stdin.write(b"\n")
-        _expect(child.stdout, b"d")
+        words.write(b"\n")
+        _expect(answers, b"d")
         namespace = os.open(f"/proc/{child.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-        child.stdin.close()
+        words.close()
         child.wait(_TIMEOUT_S)
     return namespace

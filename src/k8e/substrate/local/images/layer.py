@@ -52,7 +52,7 @@ def resolve(root: Path, name: str) -> Path:
             links += 1
             if links > _MAX_LINKS:
                 raise InvalidSpec(f"too many links at {name!r}", field="image")
-            pending.extend(reversed(PurePosixPath(os.readlink(here / part)).parts))
+            pending.extend(reversed((here / part).readlink().parts))
         else:
             here /= part
     return here

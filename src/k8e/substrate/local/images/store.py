@@ -42,13 +42,16 @@ class ImageStore:
                 return self._host(skeleton)
             return self._given(self._locate(name), skeleton)
 
-    def ready(self, name: str, build_venv: Layer) -> Image:
-        """The image with its virtual environment on top, where it has a Python. Raises: InvalidSpec."""
+    def ready(self, name: str, recipe: str, build_venv: Layer) -> Image:
+        """The image with its virtual environment on top, where it has a Python; `recipe` tells versions of it apart.
+
+        Raises: InvalidSpec.
+        """
         base = self.base(name)
         if not has_python(base):
             return base
         with self._preparing:
-            layer = self._once(f"venv-{base.digest}", lambda target: build_venv(base, target))
+            layer = self._once(f"venv-{_digest(base.digest, recipe)}", lambda target: build_venv(base, target))
         return Image(digest=base.digest, layers=(layer, *base.layers), binds=base.binds)
 
     def _host(self, skeleton: Path) -> Image:
@@ -72,7 +75,9 @@ class ImageStore:
             if path != root and path.is_relative_to(root) and path.exists():
                 return path
         places = ", ".join(str(root) for root in self._roots)
-        raise InvalidSpec(f"no image {name!r} in {places}; put a rootfs directory, OCI layout or tar there", field="image")
+        raise InvalidSpec(
+            f"no image {name!r} in {places}; put a rootfs directory, OCI layout or tar there", field="image"
+        )
 
     def _once(self, name: str, fill: Callable[[Path], None]) -> Path:
         final = self._layout.images / name

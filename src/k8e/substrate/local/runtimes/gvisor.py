@@ -66,7 +66,5 @@ class Gvisor:
 
 
 def _known_flags(binary: Path) -> frozenset[str]:
-    result = subprocess.run(
-        [str(binary), "flags"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-    )
+    result = subprocess.run([str(binary), "flags"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     return frozenset(re.findall(r"^\s+-([\w-]+)", result.stdout + result.stderr, re.MULTILINE))

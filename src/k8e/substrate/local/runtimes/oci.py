@@ -13,7 +13,7 @@ import os
 import select
 import subprocess
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol, cast
 
 from k8e.errors import SandboxFailed
 from k8e.model import Availability, Runtime
@@ -96,10 +96,10 @@ class Launcher:
             raise SandboxFailed("start runtime", tail(self._paths.log) or error) from error
 
     def _say_go(self) -> None:
-        assert self._process.stdin is not None
+        words = cast("IO[bytes]", self._process.stdin)
         try:
-            self._process.stdin.write(b"\n")
-            self._process.stdin.close()
+            words.write(b"\n")
+            words.close()
         except BrokenPipeError:
             return  # it has failed already; its exit status and log say why
 
@@ -139,4 +139,3 @@ def _message(line: str) -> str:
         return str(json.loads(line)["msg"])
     except (ValueError, KeyError, TypeError):
         return line.strip()
-
