@@ -6,7 +6,7 @@ import pytest
 
 __all__ = ["anyio_backend", "pytest_plugins"]
 
-pytest_plugins = ["tests.support.leaks"]
+pytest_plugins = ["tests.support.leaks", "tests.support.skips"]
 
 
 @pytest.fixture(scope="session")

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import secrets
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import k8e
@@ -58,9 +60,8 @@ print(json.dumps({
 _COMPILE = """
 import compileall, py_compile, sys
 mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-ok = all([compileall.compile_dir(d, quiet=1, legacy=True, invalidation_mode=mode, ddir=n, maxlevels=20)
-          for d, n in zip(sys.argv[1::2], sys.argv[2::2])])
-sys.exit(not ok)
+done = compileall.compile_dir(sys.argv[1], ddir=sys.argv[2], quiet=1, legacy=True, invalidation_mode=mode, maxlevels=20)
+sys.exit(not done)
 """
 
 _MAIN = "import sys\nfrom k8e.agent.__main__ import main\nsys.exit(main())\n"
@@ -135,12 +136,17 @@ def _loose_sources() -> list[tuple[str, bytes]]:
     return [("park.py", hook.read_bytes())] if hook.is_file() else []
 
 
-def digest(interpreter: Interpreter) -> str:
-    """The name of the bundle that this interpreter and this agent make."""
+def _python_digest(interpreter: Interpreter) -> str:
     seen = hashlib.sha256(f"{FORMAT} {interpreter.version}".encode())
     for path in (interpreter.executable, interpreter.stdlib / "os.py"):
         stat = path.stat()
         seen.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+    return seen.hexdigest()[:16]
+
+
+def digest(interpreter: Interpreter) -> str:
+    """The name of the bundle that this interpreter and this agent make."""
+    seen = hashlib.sha256(_python_digest(interpreter).encode())
     for name, content in _agent_sources() + _loose_sources():
         seen.update(f"{name}\0{len(content)}\0".encode() + content)
     return seen.hexdigest()[:16]
@@ -191,13 +197,11 @@ def _copy_libraries(target: Path) -> str:
     return loader
 
 
-def _compile(interpreter: Interpreter, *directories: tuple[Path, str]) -> None:
+def _compile(interpreter: Interpreter, directory: Path, shown_as: str) -> None:
     """Compile with the bundle's own interpreter: the format belongs to its version; then drop the sources."""
-    arguments = [str(part) for pair in directories for part in pair]
-    _python(interpreter.executable, "-c", _COMPILE, *arguments, timeout_s=COMPILE_TIMEOUT_S)
-    for directory, _ in directories:
-        for source in directory.rglob("*.py"):
-            source.unlink()
+    _python(interpreter.executable, "-c", _COMPILE, str(directory), shown_as, timeout_s=COMPILE_TIMEOUT_S)
+    for source in directory.rglob("*.py"):
+        source.unlink()
 
 
 def _write(files: Iterable[tuple[str, bytes]], directory: Path) -> None:
@@ -213,24 +217,46 @@ def _pack(directory: Path, archive: Path) -> None:
             packed.writestr(zipfile.ZipInfo(str(path.relative_to(directory))), path.read_bytes())
 
 
-def _fill(interpreter: Interpreter, target: Path) -> None:
-    python, staging = target / "python", target / "staging"
-    _copy_python(interpreter, python)
-    loader = _copy_libraries(python)
-    _write(_agent_sources(), staging)
+def _publish(path: Path, fill: Callable[[Path], None]) -> None:
+    """Make a directory under another name and rename it; of several makers at once one wins, with the same result."""
+    if path.is_dir():
+        return
+    unfinished = path.parent / f".new-{secrets.token_hex(8)}"
+    unfinished.mkdir(parents=True)
+    try:
+        fill(unfinished)
+        # The sandbox's root is nobody outside: everything must be readable for others.
+        for made in (unfinished, *unfinished.rglob("*")):
+            made.chmod(0o755 if made.is_dir() or made.stat().st_mode & 0o100 else 0o644)
+        unfinished.rename(path)
+    except (OSError, subprocess.SubprocessError) as error:
+        if not path.is_dir():
+            raise HostUnsupported(f"cannot build the agent's bundle in {path.parent}: {error}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _fill_python(interpreter: Interpreter, target: Path) -> None:
+    _copy_python(interpreter, target)
+    loader = _copy_libraries(target)
     library = f"{INSIDE}/python/lib/{interpreter.series}"
-    _compile(interpreter, (python / "lib" / interpreter.series, library), (staging, f"{INSIDE}/agent.pyz"))
+    _compile(interpreter, target / "lib" / interpreter.series, library)
+    (target / "loader").write_text(loader, encoding="utf-8")
+
+
+def _fill(interpreter: Interpreter, python: Path, target: Path) -> None:
+    # Links, not copies: bundles of different agents share one interpreter on the disk and in the page cache.
+    shutil.copytree(python, target / "python", copy_function=os.link)
+    staging = target / "staging"
+    _write(_agent_sources(), staging)
+    _compile(interpreter, staging, f"{INSIDE}/agent.pyz")
     _pack(staging, target / "agent.pyz")
     shutil.rmtree(staging)
     _write(_loose_sources(), target)
-    (target / "bundle.json").write_text(json.dumps({"loader": loader, "python": interpreter.series}), encoding="utf-8")
-    # The sandbox's root is nobody outside: everything must be readable for others.
-    for path in [target, *target.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" or path.name.startswith("ld-") else 0o644)
 
 
 def _load(path: Path) -> Bundle:
-    loader = json.loads((path / "bundle.json").read_text(encoding="utf-8"))["loader"]
+    loader = (path / "python" / "loader").read_text(encoding="utf-8")
     home = f"{INSIDE}/python"
     argv = (
         *(f"{home}/lib/{loader}", "--library-path", f"{home}/lib", f"{home}/bin/python3"),
@@ -244,18 +270,8 @@ def build(target: Path) -> Bundle:
     """The bundle for this host and this agent below `target`; made if it is not there. Raises: HostUnsupported."""
     interpreter = find_interpreter()
     path = target / digest(interpreter)
-    if path.is_dir():
-        return _load(path)
-    unfinished = target / f".new-{secrets.token_hex(8)}"
-    unfinished.mkdir(parents=True)
-    try:
-        _fill(interpreter, unfinished)
-        # Only one of several builders at once can win the name; the others' work is the same.
-        if not path.is_dir():
-            unfinished.rename(path)
-    except (OSError, subprocess.SubprocessError) as error:
-        if not path.is_dir():
-            raise HostUnsupported(f"cannot build the agent's bundle in {target}: {error}") from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    if not path.is_dir():
+        python = target / f"python-{_python_digest(interpreter)}"
+        _publish(python, partial(_fill_python, interpreter))
+        _publish(path, partial(_fill, interpreter, python))
     return _load(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,18 @@ def test_the_same_inputs_give_the_same_bundle_without_building(built: Bundle) ->
 
 
 def test_only_finished_bundles_are_there(built: Bundle) -> None:
-    assert [entry.name for entry in built.path.parent.iterdir()] == [built.path.name]
+    others = {entry.name.partition("-")[0] for entry in built.path.parent.iterdir()} - {built.path.name}
+    assert others == {"python"}
+
+
+def test_bundles_share_one_interpreter_on_the_disk(built: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "_MAIN", bundle._MAIN + "\n# another\n")
+    other = build(built.path.parent)
+    try:
+        assert other.path != built.path
+        assert (other.path / "python/bin/python3").samefile(built.path / "python/bin/python3")
+    finally:
+        shutil.rmtree(other.path)
 
 
 def test_another_agent_gives_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
