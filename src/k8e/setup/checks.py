@@ -90,11 +90,18 @@ touch "$1/mnt/file"
 """
 
 
+def _as_root(name: str, probe: Probe) -> Check:
+    """A probe that only root can run; anybody else learns just that."""
+    if os.geteuid() == 0:
+        return probe()
+    return Check(name=name, ok=False, detail="cannot be tried without root", fix="run k8e doctor as root")
+
+
 def _privately(name: str, script: str, *, detail: str, fix: str) -> Check:
     """A script with a scratch directory, in a mount namespace of its own."""
     with tempfile.TemporaryDirectory(prefix="k8e-doctor-") as scratch:
         argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", scratch]
-        return _attempt(name, argv, detail=detail, fix=fix)
+        return _as_root(name, partial(_attempt, name, argv, detail=detail, fix=fix))
 
 
 def _overlay() -> Check:
@@ -108,7 +115,8 @@ def _loop() -> Check:
 def _network() -> Check:
     argv = ["unshare", "--net", "sh", "-c", "ip link set lo up && nft add table inet k8e_doctor"]
     fix = "install nftables and iproute2; load it: modprobe nf_tables"
-    return _attempt("network namespaces and nftables", argv, detail="a private ruleset loads", fix=fix)
+    name = "network namespaces and nftables"
+    return _as_root(name, partial(_attempt, name, argv, detail="a private ruleset loads", fix=fix))
 
 
 def _cgroup_roots(mounts: str) -> dict[str, Path]:
