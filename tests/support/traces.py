@@ -69,10 +69,7 @@ def _processes(root: str) -> Iterator[Trace]:
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
-        try:
-            command = Path(entry.path, "cmdline").read_bytes().decode("utf-8", "surrogateescape")
-        except OSError:
-            continue  # ended between the two looks
+        command = _command_of(entry.name)
         if place := _place_in(root, command):
             yield Trace("process", f"{entry.name} {command[:120]!r}", place)
 
@@ -94,22 +91,23 @@ def _open_files(root: str) -> Iterator[Trace]:
             yield Trace("open file", f"fd {link.name} on {target}", target)
 
 
-def _children() -> Iterator[Trace]:
+def _children(root: str) -> Iterator[Trace]:
     """Processes that the tests themselves started and did not wait for, zombies included."""
     for task in Path("/proc/self/task").iterdir():
         try:
             pids = (task / "children").read_text(encoding="ascii").split()
         except OSError:
-            continue
+            continue  # the thread ended between the two looks
         for pid in pids:
-            yield Trace("child", f"{pid} {_command_of(pid)}")
+            command = _command_of(pid)
+            yield Trace("child", f"{pid} {command[:120]!r}", _place_in(root, command))
 
 
 def _command_of(pid: str) -> str:
     try:
-        return Path("/proc", pid, "comm").read_text(encoding="utf-8", errors="replace").strip()
+        return Path("/proc", pid, "cmdline").read_bytes().decode("utf-8", "surrogateescape")
     except OSError:
-        return "(gone)"
+        return ""
 
 
 def _namespaces() -> Iterator[Trace]:
@@ -128,7 +126,7 @@ def collect(root: str) -> frozenset[Trace]:
     points = _mount_points()
     return frozenset([
         *_mounts(root, points), *_groups(points), *_loops(root), *_processes(root), *_sockets(root),
-        *_open_files(root), *_children(), *_namespaces(), *_sandboxes(root),
+        *_open_files(root), *_children(root), *_namespaces(), *_sandboxes(root),
     ])  # fmt: skip
 
 

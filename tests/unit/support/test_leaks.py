@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.leaks import Ledger
-from tests.support.traces import collect
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount and to make control groups")
 
 
 def _kinds(ledger: Ledger) -> set[str]:
-    return {trace.kind for trace in collect(str(ledger.root)) - ledger.before}
+    return {trace.kind for trace in ledger.now() - ledger.before}
 
 
 def test_a_process_that_names_our_directory_is_seen_until_it_ends(ledger: Ledger, data_dir: Path) -> None:
