@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import datetime
+import fcntl
 import json
 import os
 import signal
@@ -91,12 +92,16 @@ def server_process(root: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 async def main(root: Path) -> None:
     async with open_door(root) as door:
+        stack = contextlib.ExitStack()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, door.stopped.set)
         doors = {"pid": os.getpid(), "doors": {"grpc": f"grpcs://{door.target.endpoint}"}}
+        held = stack.enter_context((root / "server" / "lock").open("a"))
+        fcntl.flock(held, fcntl.LOCK_EX)
         (root / "server" / "server.json").write_text(json.dumps(doors))
         with contextlib.suppress(BrokenPipeError):
             print("ready", flush=True)
-        await door.stopped.wait()
+        with stack:
+            await door.stopped.wait()
 
 
 if __name__ == "__main__":

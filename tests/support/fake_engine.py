@@ -18,6 +18,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from k8e.doors.engine import PoolStatus
 from k8e.errors import InvalidSpec, NotFound
 from k8e.model import (
     Argv,
@@ -39,6 +40,7 @@ from k8e.model import (
     SessionSpec,
     Shell,
     Status,
+    Template,
     TerminalId,
     TerminalSize,
 )
@@ -124,14 +126,14 @@ class FakeTranscript:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeWorkspace:
     tenant: str
-    size_bytes: int
+    disk_bytes: int
     last_used: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeStatus:
     runtimes: Mapping[Runtime, Availability]
-    pool: Mapping[str, object]
+    pool: Mapping[Template, PoolStatus]
     sessions: int
 
 
@@ -190,7 +192,7 @@ class FakeExec:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal)
 
-    async def close(self, kill: bool = True) -> None:
+    async def close(self, *, kill: bool = True) -> None:
         if kill:
             await self.kill()
             await self.send_eof()
@@ -400,7 +402,7 @@ class FakeEngine:
         await process.kill(signal)
         return process.process.pid
 
-    async def destroy_terminal(self, owner: OwnerId, terminal_id: TerminalId, grace_s: float) -> None:
+    async def destroy_terminal(self, owner: OwnerId, terminal_id: TerminalId, *, grace_s: float) -> None:
         await self._terminal(owner, terminal_id).close()
         del self._terminals[terminal_id]
 
@@ -483,18 +485,18 @@ class FakeEngine:
         running = [each for each in self._runs.values() if each.view.session_id == session_id and not each.view.outcome]
         return [ProcessInfo(pid=run.process.process.pid, comm="sh", state="S") for run in running]
 
-    async def transcript(self, owner: OwnerId, session_id: SessionId, offset: int, limit: int) -> FakeTranscript:
+    def transcript(self, owner: OwnerId, session_id: SessionId, *, offset: int, limit: int) -> FakeTranscript:
         text = "".join(f"{event}\n" for event in self._session(owner, session_id).events)
         part = text[offset : offset + limit]
         end = offset + len(part)
         return FakeTranscript(output=part, offset=offset, next_offset=end, truncated_before=False, eof=end == len(text))
 
-    async def events(self, owner: OwnerId, session_id: SessionId, limit: int) -> Sequence[str]:
+    async def events(self, owner: OwnerId, session_id: SessionId, *, limit: int) -> Sequence[str]:
         return self._session(owner, session_id).events[-limit:]
 
-    async def list_workspaces(self, owner: OwnerId) -> Sequence[FakeWorkspace]:
+    def list_workspaces(self, owner: OwnerId) -> Sequence[FakeWorkspace]:
         tenants = {each.spec.tenant for each in self._sessions.values() if each.owner == owner and each.spec.tenant}
-        return [FakeWorkspace(tenant=name, size_bytes=0, last_used=0) for name in sorted(tenants)]
+        return [FakeWorkspace(tenant=name, disk_bytes=0, last_used=0) for name in sorted(tenants)]
 
     async def delete_workspace(self, owner: OwnerId, tenant: str) -> None:
         raise NotFound("workspace", tenant)
@@ -517,7 +519,7 @@ class FakeEngine:
             spec=spec,
             directory=directory,
             created_at=now,
-            expires_at=now + spec.limits.ttl_s,
+            expires_at=now + (spec.limits.ttl_s or math.inf),
             parent=parent,
         )
         self._sessions[session_id] = session

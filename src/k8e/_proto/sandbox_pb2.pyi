@@ -712,14 +712,14 @@ class ListWorkspacesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Workspace(_message.Message):
-    __slots__ = ("tenant_id", "size_bytes", "last_used")
+    __slots__ = ("tenant_id", "disk_bytes", "last_used")
     TENANT_ID_FIELD_NUMBER: _ClassVar[int]
-    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
     LAST_USED_FIELD_NUMBER: _ClassVar[int]
     tenant_id: str
-    size_bytes: int
+    disk_bytes: int
     last_used: int
-    def __init__(self, tenant_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., last_used: _Optional[int] = ...) -> None: ...
+    def __init__(self, tenant_id: _Optional[str] = ..., disk_bytes: _Optional[int] = ..., last_used: _Optional[int] = ...) -> None: ...
 
 class ListWorkspacesResponse(_message.Message):
     __slots__ = ("workspaces",)

@@ -84,7 +84,7 @@ class SessionCalls(Transport):
         """The workspaces that outlive their sessions."""
         answer = await self._call(self._stub.ListWorkspaces, pb.ListWorkspacesRequest(), timeout_s=QUICK_S)
         return [
-            WorkspaceInfo(tenant_id=each.tenant_id, size_bytes=each.size_bytes, last_used=each.last_used)
+            WorkspaceInfo(tenant_id=each.tenant_id, disk_bytes=each.disk_bytes, last_used=each.last_used)
             for each in answer.workspaces
         ]
 
@@ -102,7 +102,7 @@ class SessionCalls(Transport):
             version=answer.version,
             doors=dict(answer.doors),
             runtimes={each.name: RuntimeInfo(available=each.available, detail=each.detail) for each in answer.runtimes},
-            pool=json.loads(answer.pool_json or "{}"),
+            pool=json.loads(answer.pool_json or "[]"),
             sessions=answer.sessions,
         )
 

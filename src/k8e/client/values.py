@@ -151,7 +151,7 @@ class ProcessInfo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceInfo:
     tenant_id: str
-    size_bytes: int
+    disk_bytes: int
     last_used: int
 
 
@@ -168,5 +168,5 @@ class ServerInfo:
     version: str
     doors: dict[str, str]
     runtimes: dict[str, RuntimeInfo]
-    pool: dict[str, object]
+    pool: list[dict[str, object]]
     sessions: int

@@ -20,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc import aio
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.doors.engine import Engine
+from k8e.doors.engine import Engine, PoolStatus
 from k8e.doors.grpc.call import Call
 from k8e.doors.grpc.errors import ERROR_KEY, answer_for, single
 from k8e.doors.grpc.execs import ExecRpcs
@@ -31,7 +31,7 @@ from k8e.doors.grpc.sessions import SessionRpcs
 from k8e.doors.grpc.terminals import TerminalRpcs
 from k8e.errors import Denied, HostUnsupported, K8eError, SandboxFailed
 from k8e.identity import Identifier, Peer
-from k8e.model import OwnerId, SessionSpec
+from k8e.model import OwnerId, SessionSpec, Template
 
 __all__ = ["Address", "Credentials", "Door", "ServerFacts", "serve"]
 
@@ -131,7 +131,7 @@ class ServerRpcs:
             data_dir=self._facts.data_dir,
             doors=self._facts.doors(),
             runtimes=runtimes,
-            pool_json=json.dumps(dict(status.pool)),
+            pool_json=json.dumps([pool_entry(*each) for each in status.pool.items()]),
             sessions=status.sessions,
             version=self._facts.version,
         )
@@ -141,6 +141,20 @@ class ServerRpcs:
             raise Denied("only the user that runs the server may stop it")
         self._facts.stop(request.destroy)
         return pb.StopServerResponse(ok=True)
+
+
+def pool_entry(template: Template, status: PoolStatus) -> dict[str, str | int]:
+    """One line of the pool for people and programs."""
+    return {
+        "runtime": template.runtime,
+        "image": template.image,
+        "memory_bytes": template.memory_bytes,
+        "ready": status.ready,
+        "building": status.building,
+        "target": status.target,
+        "warm_claims": status.warm_claims,
+        "cold_claims": status.cold_claims,
+    }
 
 
 def unserved(name: str) -> Callable[[Call, Any], Awaitable[Any]]:

@@ -53,8 +53,8 @@ class SessionRpcs:
         view = await self._engine.extend_session(
             call.owner,
             fields.session_id(request.session_id),
-            ttl_s=lifetime(request.ttl_s, "ttl_s") if request.HasField("ttl_s") else None,
-            idle_timeout_s=lifetime(request.idle_timeout_s, "idle_timeout_s")
+            ttl_s=fields.seconds(request.ttl_s, "ttl_s") if request.HasField("ttl_s") else None,
+            idle_timeout_s=fields.seconds(request.idle_timeout_s, "idle_timeout_s")
             if request.HasField("idle_timeout_s")
             else None,
         )
@@ -73,7 +73,7 @@ class SessionRpcs:
     async def GetTranscript(self, call: Call, request: pb.GetTranscriptRequest) -> pb.GetTranscriptResponse:
         limit = min(fields.offset(request.limit, "limit") or TRANSCRIPT_LIMIT, TRANSCRIPT_MAX)
         session_id = fields.session_id(request.session_id)
-        part = await self._engine.transcript(call.owner, session_id, fields.offset(request.offset), limit)
+        part = self._engine.transcript(call.owner, session_id, offset=fields.offset(request.offset), limit=limit)
         return pb.GetTranscriptResponse(
             session_id=session_id,
             output=shown(part.output),
@@ -85,13 +85,13 @@ class SessionRpcs:
 
     async def GetEvents(self, call: Call, request: pb.GetEventsRequest) -> pb.GetEventsResponse:
         limit = fields.offset(request.limit, "limit") or EVENTS_LIMIT
-        events = await self._engine.events(call.owner, fields.session_id(request.session_id), limit)
+        events = await self._engine.events(call.owner, fields.session_id(request.session_id), limit=limit)
         return pb.GetEventsResponse(events=events, truncated=len(events) == limit, returned=len(events))
 
     async def ListWorkspaces(self, call: Call, request: pb.ListWorkspacesRequest) -> pb.ListWorkspacesResponse:
-        found = await self._engine.list_workspaces(call.owner)
+        found = self._engine.list_workspaces(call.owner)
         listed = [
-            pb.Workspace(tenant_id=each.tenant, size_bytes=each.size_bytes, last_used=int(each.last_used))
+            pb.Workspace(tenant_id=each.tenant, disk_bytes=each.disk_bytes, last_used=int(each.last_used))
             for each in found
         ]
         return pb.ListWorkspacesResponse(workspaces=listed)
@@ -121,15 +121,10 @@ def session_spec(request: pb.CreateSessionRequest, defaults: SessionSpec) -> Ses
 def limits_over(asked: pb.SessionLimits, defaults: Limits) -> Limits:
     """The fields that are set, checked, over the defaults."""
     given = {field.name: value for field, value in asked.ListFields()}
-    checks: dict[str, Callable[[float, str], float]] = dict.fromkeys(NEVER_WHEN_ZERO, lifetime)
+    checks: dict[str, Callable[[float, str], float]] = dict.fromkeys(NEVER_WHEN_ZERO, fields.seconds)
     checked = {name: checks.get(name, fields.positive)(value, f"limits.{name}") for name, value in given.items()}
     whole = {name: int(value) for name, value in checked.items() if name in WHOLE}
     return dataclasses.replace(defaults, **(checked | whole))  # type: ignore[arg-type]  # names come from the proto
-
-
-def lifetime(value: float, field: str) -> float:
-    """Seconds to live, where 0 means for ever."""
-    return fields.seconds(value, field) or math.inf
 
 
 def session_message(view: SessionView) -> pb.GetSessionResponse:
@@ -153,8 +148,7 @@ def session_message(view: SessionView) -> pb.GetSessionResponse:
 
 
 def limits_message(limits: Limits) -> pb.SessionLimits:
-    values = {name: getattr(limits, name) for name in pb.SessionLimits.DESCRIPTOR.fields_by_name}
-    return pb.SessionLimits(**{name: 0 if value == math.inf else value for name, value in values.items()})
+    return pb.SessionLimits(**{name: getattr(limits, name) for name in pb.SessionLimits.DESCRIPTOR.fields_by_name})
 
 
 def unix(seconds: float) -> int:

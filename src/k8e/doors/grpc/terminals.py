@@ -76,7 +76,7 @@ class TerminalRpcs:
 
     async def TerminalDestroy(self, call: Call, request: pb.TerminalDestroyRequest) -> pb.TerminalDestroyResponse:
         grace_s = min(fields.offset(request.grace_ms, "grace_ms") / 1000 or DEFAULT_GRACE_S, MAX_GRACE_S)
-        await self._engine.destroy_terminal(call.owner, fields.terminal_id(request.terminal_id), grace_s)
+        await self._engine.destroy_terminal(call.owner, fields.terminal_id(request.terminal_id), grace_s=grace_s)
         return pb.TerminalDestroyResponse(ok=True)
 
 

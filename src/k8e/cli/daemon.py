@@ -1,0 +1,153 @@
+"""The server that commands start by themselves when none runs: found by its lock, ready when it says where it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from k8e.cli.output import say
+from k8e.client.discovery import Target, data_dirs, discover, own_data_dir
+from k8e.client.errors import SandboxError, ServerFailed, Unreachable
+
+__all__ = ["is_running", "reach", "start", "wait_stopped"]
+
+READY_S = 180.0
+STEP_S = 0.02
+NEWS_S = 5.0
+LOG_LINES = 20
+
+
+def reach(endpoint: str | None, environ: Mapping[str, str]) -> Target:
+    """The server to talk to, started first if it is ours to start. Raises: SandboxError."""
+    if endpoint or environ.get("K8E_SANDBOX_ENDPOINT"):
+        return found(endpoint, environ)
+    running = next((directory for directory in data_dirs(environ) if is_running(directory)), None)
+    if running is None:
+        start(own_data_dir(environ), environ)
+    elif door(running) is None:
+        wait_ready(running, None)
+    return found(endpoint, environ)
+
+
+def found(endpoint: str | None, environ: Mapping[str, str]) -> Target:
+    try:
+        return discover(endpoint, environ)
+    except OSError as error:
+        raise Unreachable(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+def is_running(data_dir: Path) -> bool:
+    """Whether a server holds the directory's lock."""
+    try:
+        import fcntl
+
+        with (data_dir / "server" / "lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        return False
+    return False
+
+
+def door(data_dir: Path) -> int | None:
+    """The pid of the server that says it is ready there."""
+    try:
+        return int(json.loads((data_dir / "server" / "server.json").read_text(encoding="utf-8"))["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def start(data_dir: Path, environ: Mapping[str, str]) -> None:
+    """Set up what is missing, start a server of its own life, wait until it is ready."""
+    prepare(data_dir, environ)
+    directory = data_dir / "server"
+    directory.mkdir(parents=True, exist_ok=True)
+    with alone(directory / "start.lock"):
+        if not is_running(data_dir):
+            say(f"starting the server (log: {directory / 'server.log'})")
+            wait_ready(data_dir, spawn(data_dir, environ))
+        else:
+            wait_ready(data_dir, None)
+
+
+def prepare(data_dir: Path, environ: Mapping[str, str]) -> None:
+    """Do the set-up here, where its progress is seen; later starts find nothing to do."""
+    from k8e.errors import K8eError
+    from k8e.setup.provision import ensure
+    from k8e.setup.report import Stderr
+
+    try:
+        ensure(data_dir, Stderr(), env=environ)
+    except K8eError as error:
+        raise ServerFailed(str(error)) from error
+    except OSError as error:
+        raise ServerFailed(f"cannot prepare {data_dir}: {error}") from error
+
+
+def spawn(data_dir: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A server in a session of its own, holding none of our files."""
+    with (data_dir / "server" / "server.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-m", "k8e.cli.main", "server", "--data-dir", str(data_dir)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=dict(environ),
+            start_new_session=True,
+        )
+
+
+def wait_ready(data_dir: Path, process: subprocess.Popen[bytes] | None) -> None:
+    begun = time.monotonic()
+    said = begun
+    while not (is_running(data_dir) and door(data_dir) and (process is None or door(data_dir) == process.pid)):
+        now = time.monotonic()
+        if (process is not None and process.poll() is not None) or now - begun > READY_S:
+            raise ServerFailed(f"the server did not start; the end of its log:\n{log_tail(data_dir)}")
+        if now - said > NEWS_S:
+            said = now
+            say(f"still starting … {now - begun:.0f} s")
+        time.sleep(STEP_S)
+    if process is not None:
+        say(f"server ready after {time.monotonic() - begun:.1f} s")
+        # It lives on without us; nobody waits for it here.
+        process.returncode = 0
+
+
+def wait_stopped(data_dir: Path, timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
+    while is_running(data_dir):
+        if time.monotonic() > end:
+            raise SandboxError(
+                f"the server still runs after {timeout_s:.0f} s; see {data_dir / 'server' / 'server.log'}"
+            )
+        time.sleep(STEP_S)
+
+
+def log_tail(data_dir: Path) -> str:
+    try:
+        with (data_dir / "server" / "server.log").open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - 16384))
+            text = log.read().decode("utf-8", "replace")
+    except OSError as error:
+        return str(error)
+    return "\n".join(text.splitlines()[-LOG_LINES:])
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Only one process starts the server; the others wait for its result."""
+    import fcntl
+
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

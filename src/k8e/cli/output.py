@@ -1,0 +1,70 @@
+"""What commands print and how they end: one JSON line on standard output, and an exit code that means something.
+
+0 done · the command's own code for `run` · 1 bad input or not found · 2 unreachable, not allowed, server error ·
+130 interrupted. The key `error` tells our failure from a command's.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+
+from k8e.client.errors import (
+    Conflict,
+    DeadlineExceeded,
+    Denied,
+    Exhausted,
+    InvalidRequest,
+    NotFound,
+    SandboxError,
+    SandboxLost,
+    ServerFailed,
+    Unauthenticated,
+    Unreachable,
+    Unsupported,
+)
+
+__all__ = ["BAD_INPUT", "INTERRUPTED", "SERVER", "failed", "print_json", "say"]
+
+BAD_INPUT = 1
+SERVER = 2
+INTERRUPTED = 130
+
+WORDS: dict[type[SandboxError], tuple[str, int]] = {
+    InvalidRequest: ("invalid request", BAD_INPUT),
+    NotFound: ("not found", BAD_INPUT),
+    Conflict: ("conflict", BAD_INPUT),
+    Unauthenticated: ("unauthenticated", SERVER),
+    Denied: ("not allowed", SERVER),
+    Exhausted: ("limit reached", SERVER),
+    Unsupported: ("not supported", SERVER),
+    SandboxLost: ("sandbox lost", SERVER),
+    Unreachable: ("service unreachable", SERVER),
+    DeadlineExceeded: ("no answer in time", SERVER),
+    ServerFailed: ("server error", SERVER),
+    SandboxError: ("error", SERVER),
+}
+
+
+def print_json(value: Mapping[str, object]) -> None:
+    """One line; text as it is, except where it is not UTF-8."""
+    try:
+        line = json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        line = json.dumps(value).encode()
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def say(text: str) -> None:
+    """One line for a person, on standard error."""
+    sys.stderr.write(f"k8e: {text}\n")
+    sys.stderr.flush()
+
+
+def failed(error: SandboxError, *, has_ok: bool = False) -> int:
+    """Print our own failure and return its exit code."""
+    word, code = next(WORDS[kind] for kind in type(error).__mro__ if kind in WORDS)
+    print_json({"error": word, "detail": str(error), **({"ok": False} if has_ok else {})})
+    return code

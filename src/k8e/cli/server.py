@@ -1,0 +1,115 @@
+"""`server`, `server status`, `server stop`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8e.cli.output import BAD_INPUT, SERVER, print_json, say
+from k8e.client.discovery import own_data_dir
+from k8e.settings import OPTIONS, load
+
+if TYPE_CHECKING:
+    from k8e.cli.groups import Subparsers
+    from k8e.client import AsyncSandboxClient
+
+__all__ = ["add"]
+
+STOP_S = 90.0
+DESTROY_S = 600.0
+
+EXAMPLES = """examples:
+  k8e server                          # in the foreground; sessions survive its end
+  k8e server --listen 127.0.0.1:50052 --data-dir /srv/k8e
+  k8e server status | jq .doors
+  k8e server stop --destroy           # end every session, too
+"""
+
+
+def add(commands: Subparsers) -> None:
+    server = commands.add_parser(
+        "server",
+        help="run, look at or stop the server",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    server.add_argument("--data-dir", type=Path, help="default: /var/lib/k8e as root, else ~/.local/share/k8e")
+    server.add_argument("--config", type=Path, help="a TOML file with the settings below")
+    for option in OPTIONS:
+        dashed = option.name.replace("_", "-")
+        server.add_argument(f"--{dashed}", f"--sandbox-{dashed}", dest=option.name, help=option.text)
+    server.set_defaults(local=serve)
+    actions = server.add_subparsers(metavar="[status|stop]")
+    status = actions.add_parser("status", help="print what the server is, has and does")
+    stop = actions.add_parser("stop", help="stop it; sessions live on for the next start")
+    stop.add_argument("--destroy", action="store_true", help="destroy every session, too")
+    for parser, handler in ((status, show_status), (stop, stop_server)):
+        # A second default would overwrite what was given before the word.
+        parser.add_argument("--data-dir", type=Path, default=argparse.SUPPRESS)
+        parser.set_defaults(local=handler)
+
+
+def environment(args: argparse.Namespace) -> Mapping[str, str]:
+    """The process's environment, with the data directory that a flag chose."""
+    return {**os.environ, **({"K8E_DATA_DIR": str(args.data_dir.absolute())} if args.data_dir else {})}
+
+
+def serve(args: argparse.Namespace) -> int:
+    from k8e.errors import InvalidSpec, K8eError
+
+    environ = environment(args)
+    flags = {option.name: getattr(args, option.name) for option in OPTIONS}
+    try:
+        settings = load(own_data_dir(environ), flags=flags, environ=environ, file=args.config)
+    except InvalidSpec as error:
+        say(str(error))
+        return BAD_INPUT
+    # Only now: the server's parts are heavy, and a wrong flag should not wait for them.
+    from k8e import logs, server
+    from k8e.setup.report import Stderr
+
+    logs.configure(settings.log_level)
+    try:
+        server.run(settings, environ=environ, report=Stderr())
+    except (K8eError, OSError) as error:
+        say(str(error))
+        return SERVER
+    return 0
+
+
+def show_status(args: argparse.Namespace) -> int:
+    from k8e.cli.calling import call
+
+    async def show(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
+        status = dataclasses.asdict(await client.server_status())
+        keys = ("pid", "data_dir", "doors", "runtimes", "pool", "sessions", "version")
+        print_json({key: status[key] for key in keys})
+        return 0
+
+    return call(show, args, environment(args), starts_server=False)
+
+
+def stop_server(args: argparse.Namespace) -> int:
+    from k8e.cli import daemon
+    from k8e.cli.calling import call
+
+    environ = environment(args)
+    data_dir = own_data_dir(environ)
+    if not daemon.is_running(data_dir) and not args.destroy:
+        print_json({"ok": True, "detail": "no server was running"})
+        return 0
+
+    async def stop(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
+        await client.stop_server(destroy=args.destroy)
+        return 0
+
+    # Without a server, destroying starts one: only the engine knows everything that is left.
+    code = call(stop, args, environ, starts_server=args.destroy)
+    if code == 0:
+        daemon.wait_stopped(data_dir, DESTROY_S if args.destroy else STOP_S)
+        print_json({"ok": True})
+    return code

@@ -1,0 +1,39 @@
+"""`setup`: make this machine able to run sandboxes, now instead of at first use."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from k8e.cli.output import SERVER, say
+from k8e.client.discovery import own_data_dir
+
+if TYPE_CHECKING:
+    from k8e.cli.groups import Subparsers
+
+__all__ = ["add"]
+
+
+def add(commands: Subparsers) -> None:
+    setup = commands.add_parser("setup", help="install what is missing now instead of at first use")
+    setup.add_argument("--data-dir", type=Path)
+    setup.set_defaults(local=provision)
+
+
+def provision(args: argparse.Namespace) -> int:
+    from k8e.errors import K8eError
+    from k8e.setup.provision import ensure
+    from k8e.setup.report import Stderr
+
+    data_dir = args.data_dir.absolute() if args.data_dir else own_data_dir(os.environ)
+    try:
+        made = ensure(data_dir, Stderr(), env=os.environ, again=True)
+    except K8eError as error:
+        say(str(error))
+        return SERVER
+    for step, why in made.notes.items():
+        say(f"{step}: {why}")
+    say("set-up is complete")
+    return 0

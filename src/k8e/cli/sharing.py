@@ -1,0 +1,48 @@
+"""Which session a command works in, and what happens when the shared one is gone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from k8e.cli.output import say
+from k8e.cli.state import SharedSession
+from k8e.client.errors import NotFound, SandboxLost
+
+if TYPE_CHECKING:
+    from k8e.client import AsyncSandboxClient
+
+__all__ = ["forget", "in_session", "shared"]
+
+T = TypeVar("T")
+
+
+def shared(tenant: str) -> SharedSession:
+    """The shared session's state of this user."""
+    return SharedSession.of(tenant or os.environ.get("K8E_SANDBOX_TENANT", ""), os.environ)
+
+
+def forget(session_id: str) -> None:
+    """Drop every state that names a session which was destroyed."""
+    for directory in shared("").directory.parent.glob("*/"):
+        SharedSession(directory, "").forget(session_id)
+
+
+async def in_session(args: argparse.Namespace, client: AsyncSandboxClient, work: Callable[[str], Awaitable[T]]) -> T:
+    """Do the work in the named session, or in the shared one, which is made again once if it is gone."""
+    if named := args.session_id or os.environ.get("K8E_SANDBOX_SESSION_ID", ""):
+        return await work(named)
+    state = shared(args.tenant)
+
+    async def create() -> str:
+        return await client.create_session(tenant_id=state.tenant)
+
+    session_id = await state.obtain(create)
+    try:
+        return await work(session_id)
+    except (NotFound, SandboxLost) as error:
+        # Answered only before anything ran, so doing the work again is safe.
+        say(f"{error}; continuing in a new session")
+        return await work(await state.obtain(create, gone=session_id))

@@ -1,0 +1,150 @@
+"""The server's settings: one frozen tree, built once, from defaults < file < environment < flags.
+
+The file is TOML with the same names as the flags (`default_runtime = "container"`); a name it does not know is an
+error. Environment variables are `K8E_SANDBOX_<NAME>`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from k8e.errors import InvalidSpec
+from k8e.model import Runtime
+
+__all__ = ["OPTIONS", "Option", "ServerSettings", "load"]
+
+DEFAULT_PORT = 50051
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+Value = str | int | float | tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    data_dir: Path
+    listen: tuple[str, ...] = ()
+    """host:port of the gRPC door; empty is 127.0.0.1 with `grpc_port`."""
+    grpc_port: int = DEFAULT_PORT
+    advertise_hostname: str = ""
+    """One more name for the server's certificate."""
+    default_runtime: str = Runtime.GVISOR
+    default_image: str = "host"
+    default_cpu: float = 1.0
+    default_memory: int = 512 * 2**20
+    default_disk: int = 2**30
+    pool_min: int = 2
+    pool_max: int = 16
+    sessions_per_owner: int = 500
+    log_level: str = "info"
+
+    def addresses(self) -> tuple[tuple[str, int], ...]:
+        """Where to listen, parsed."""
+        return tuple(address(text) for text in self.listen or (f"127.0.0.1:{self.grpc_port}",))
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting as flags, environment and file know it."""
+
+    name: str
+    parse: Callable[[str], Value]
+    text: str
+
+
+def cpus(text: str) -> float:
+    """`2`, `0.5` or Kubernetes' `500m`."""
+    value = float(text[:-1]) / 1000 if text.endswith("m") else float(text)
+    if not 0 < value < 4096:
+        raise ValueError(text)
+    return value
+
+
+def size(text: str) -> int:
+    """Bytes: `1073741824`, `512Mi`, `1G`."""
+    match = re.fullmatch(r"(\d+)([KMG]i?)?B?", text, re.IGNORECASE)
+    if match is None or not int(match[1]):
+        raise ValueError(text)
+    return int(match[1]) * UNITS[(match[2] or "").upper()]
+
+
+def count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def runtime(text: str) -> str:
+    return Runtime(text)
+
+
+def level(text: str) -> str:
+    if text not in {"debug", "info", "warning", "error"}:
+        raise ValueError(text)
+    return text
+
+
+def listen(text: str) -> tuple[str, ...]:
+    given = tuple(part.strip() for part in text.split(",") if part.strip())
+    for part in given:
+        address(part)
+    return given
+
+
+def address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+OPTIONS = (
+    Option("listen", listen, "host:port of the gRPC service, several separated by commas (default 127.0.0.1:50051)"),
+    Option("grpc_port", count, "its port on 127.0.0.1, where --listen is not given"),
+    Option("advertise_hostname", str, "one more name for the server's certificate"),
+    Option("default_runtime", runtime, "runtime of sessions that name none: gvisor or container (default gvisor)"),
+    Option("default_image", str, "image of sessions that name none (default host)"),
+    Option("default_cpu", cpus, "CPUs of a session: 1, 0.5 or 500m (default 1)"),
+    Option("default_memory", size, "memory of a session: 512Mi (default), 1G or bytes"),
+    Option("default_disk", size, "disk of a session (default 1Gi)"),
+    Option("pool_min", count, "warm sandboxes that are always kept (default 2)"),
+    Option("pool_max", count, "warm sandboxes at most, per template (default 16)"),
+    Option("sessions_per_owner", count, "sessions that one owner may hold (default 500)"),
+    Option("log_level", level, "debug, info (default), warning or error"),
+)
+
+
+def load(
+    data_dir: Path, *, flags: Mapping[str, str | None], environ: Mapping[str, str], file: Path | None = None
+) -> ServerSettings:
+    """The settings. Raises: InvalidSpec naming the one that is wrong and where it came from."""
+    given: dict[str, Value] = {}
+    for source, values in (
+        (str(file), _from_file(file) if file else {}),
+        ("environment", {option.name: environ.get(f"K8E_SANDBOX_{option.name.upper()}") for option in OPTIONS}),
+        ("flag", flags),
+    ):
+        given |= {option.name: _parsed(option, text, source) for option in OPTIONS if (text := values.get(option.name))}
+    return dataclasses.replace(ServerSettings(data_dir=data_dir), **given)  # type: ignore[arg-type]  # parsed by name
+
+
+def _parsed(option: Option, text: str, source: str) -> Value:
+    try:
+        return option.parse(text)
+    except ValueError as error:
+        raise InvalidSpec(f"{text!r} from {source} is not valid ({option.text}): {error}", field=option.name) from None
+
+
+def _from_file(path: Path) -> dict[str, str]:
+    try:
+        read = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise InvalidSpec(f"{path}: {error}", field="config") from error
+    if unknown := set(read) - {option.name for option in OPTIONS}:
+        raise InvalidSpec(f"{path} has unknown names: {', '.join(sorted(unknown))}", field="config")
+    return {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in read.items()}

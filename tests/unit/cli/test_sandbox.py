@@ -1,0 +1,227 @@
+"""`k8e sandbox …` as whole processes: what is printed, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.support.door import server_process
+
+Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    root = tmp_path_factory.mktemp("server")
+    with server_process(root):
+        yield root
+
+
+@pytest.fixture
+def environ(server: Path, tmp_path: Path) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "K8E_DATA_DIR": str(server)}
+
+
+@pytest.fixture
+def k8e(environ: dict[str, str]) -> Run:
+    def run(*words: str | bytes, stdin: bytes = b"", **extra: str) -> subprocess.CompletedProcess[bytes]:
+        argv = [sys.executable, "-m", "k8e.cli.main", "sandbox", *words]
+        return subprocess.run(argv, input=stdin, capture_output=True, env=environ | extra, timeout=60, check=False)
+
+    return run
+
+
+def told(done: subprocess.CompletedProcess[bytes]) -> dict[str, object]:
+    lines = done.stdout.splitlines()
+    assert len(lines) == 1, (done.stdout, done.stderr)
+    value = json.loads(lines[0])
+    assert isinstance(value, dict)
+    return value
+
+
+def test_run_prints_one_line_with_the_known_keys(k8e: Run) -> None:
+    done = k8e("run", "--lang", "python", "print('hello')")
+    value = told(done)
+    assert list(value) == [
+        "stdout",
+        "stderr",
+        "exit_code",
+        "session_id",
+        "status",
+        "duration_ms",
+        "truncated",
+        "language",
+    ]
+    assert (value["stdout"], value["exit_code"], value["status"]) == ("hello\n", 0, "completed")
+    assert (done.returncode, value["language"]) == (0, "python")
+
+
+@pytest.mark.parametrize("raw", [[], ["--raw"]])
+@pytest.mark.parametrize(
+    ("code", "expected"), [("exit 7", 7), ("kill -9 $$", 137), ("sleep 60", 124)], ids=["exit", "signal", "time-out"]
+)
+def test_run_exits_as_the_command_did(k8e: Run, raw: list[str], code: str, expected: int) -> None:
+    assert k8e("run", *raw, "--timeout", "0.5", code).returncode == expected
+
+
+def test_raw_output_goes_where_it_belongs(k8e: Run) -> None:
+    done = k8e("run", "--raw", r"printf '\377out'; printf err >&2")
+    assert (done.stdout, done.stderr) == (b"\xffout", b"err")
+
+
+def test_code_comes_byte_for_byte_from_the_argument_or_standard_input(k8e: Run) -> None:
+    code = b"printf '%s' '$HOME `id` \"q\" \\ \xff'"
+    assert k8e("run", "--raw", code).stdout == b'$HOME `id` "q" \\ \xff'
+    assert k8e("run", "--raw", stdin=code).stdout == b'$HOME `id` "q" \\ \xff'
+
+
+def test_runs_share_a_session_until_it_is_gone_and_then_get_a_new_one(k8e: Run, tmp_path: Path) -> None:
+    first = told(k8e("run", "echo kept > f"))["session_id"]
+    again = told(k8e("run", "cat f"))
+    assert (again["session_id"], again["stdout"]) == (first, "kept\n")
+    state = json.loads((tmp_path / ".k8e/sandbox/default/state.json").read_text())
+    assert (state["session_id"], state["phase"]) == (first, "active")
+    state_text = (tmp_path / ".k8e/sandbox/default/state.json").read_text()
+    assert told(k8e("destroy", str(first))) == {"ok": True}
+    (tmp_path / ".k8e/sandbox/default/state.json").write_text(state_text)  # as if it had expired by itself
+    renewed = k8e("run", "echo new")
+    assert told(renewed)["stdout"] == "new\n"
+    assert told(renewed)["session_id"] != first
+
+
+def test_destroying_the_shared_session_clears_its_state(k8e: Run, tmp_path: Path) -> None:
+    session_id = told(k8e("run", "true", "--tenant", "team"))["session_id"]
+    assert (tmp_path / ".k8e/sandbox/team/state.json").exists()
+    k8e("destroy", str(session_id))
+    assert not (tmp_path / ".k8e/sandbox/team/state.json").exists()
+
+
+def test_ten_processes_at_once_make_one_session(k8e: Run) -> None:
+    with ThreadPoolExecutor(10) as pool:
+        sessions = [told(done)["session_id"] for done in pool.map(lambda _: k8e("run", "true"), range(10))]
+    assert len(set(sessions)) == 1
+
+
+def test_a_background_run_is_polled_and_killed(k8e: Run) -> None:
+    begun = told(k8e("run", "--background", "echo begun; exec sleep 60"))
+    assert (list(begun), begun["status"]) == (["run_id", "status", "session_id"], "started")
+    run_id = str(begun["run_id"])
+    polled = told(k8e("poll", run_id))
+    assert list(polled) == ["run_id", "status", "stdout", "stderr", "exit_code", "duration_ms", "truncated"]
+    assert (polled["status"], polled["stdout"]) == ("running", "begun\n")
+    assert told(k8e("kill-run", run_id))["ok"] is True
+
+
+def test_a_session_of_ones_own_from_create_to_destroy(k8e: Run) -> None:
+    made = told(k8e("create", "--env", "A=1", "--allowed-hosts", "a.example,b.example", "--cpus", "2"))
+    session_id = str(made["session_id"])
+    assert told(k8e("run", "--session-id", session_id, "echo $A"))["stdout"] == "1\n"
+    shown = told(k8e("get", session_id))
+    assert (shown["env_keys"], shown["allowed_hosts"], shown["phase"]) == (
+        ["A"],
+        ["a.example", "b.example"],
+        "Active",
+    )
+    listed = told(k8e("sessions"))["sessions"]
+    assert isinstance(listed, list)
+    assert session_id in {each["session_id"] for each in listed}
+    child = told(k8e("subagent", session_id))["session_id"]
+    assert child != session_id
+    assert told(k8e("destroy", session_id)) == {"ok": True}
+
+
+def test_files_are_written_read_and_listed_byte_for_byte(k8e: Run) -> None:
+    session_id = str(told(k8e("create"))["session_id"])
+    content = bytes(range(256)) * 8192
+    assert told(k8e("write", session_id, "/workspace/f", stdin=content)) == {"ok": True, "path": "/workspace/f"}
+    assert k8e("read", "--raw", session_id, "/workspace/f").stdout == content
+    assert told(k8e("write", session_id, "g", stdin=b"a"))["ok"]
+    assert told(k8e("write", session_id, "g", "--mode", "a", stdin=b"b"))["ok"]
+    assert told(k8e("read", session_id, "g")) == {"content": "ab", "path": "g"}
+    files = told(k8e("list", session_id))["files"]
+    assert isinstance(files, list)
+    assert {(each["path"], each["type"]) for each in files} == {("/workspace/f", "file"), ("/workspace/g", "file")}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "has_ok"),
+    [
+        (["read", "sess-none", "f"], 1, False),
+        (["write", "sess-none", "f"], 1, True),
+        (["destroy", "sess-none"], 1, True),
+        (["run", "--session-id", "sess-none", "true"], 1, False),
+        (["run", "--lang", "cobol", "x"], 1, False),
+        (["poll", "run-none"], 1, False),
+        (["create", "--env", "nonsense"], 1, False),
+        (["--endpoint", "127.0.0.1:1", "sessions"], 2, False),
+        (["--endpoint", "127.0.0.1:1", "destroy", "x"], 2, True),
+    ],
+)
+def test_our_own_failures_say_so_and_have_their_exit_codes(k8e: Run, words: list[str], code: int, has_ok: bool) -> None:
+    done = k8e(*words)
+    value = told(done)
+    assert done.returncode == code
+    assert set(value) == {"error", "detail"} | ({"ok"} if has_ok else set())
+
+
+def test_status_tells_what_is_up_and_never_starts_a_server(k8e: Run, tmp_path: Path) -> None:
+    session_id = told(k8e("run", "true"))["session_id"]
+    up = k8e("status")
+    assert (up.returncode, told(up)) == (0, {"available": True, "session_id": session_id, "tenant_id": ""})
+    down = k8e("status", K8E_DATA_DIR=str(tmp_path / "empty"), K8E_SANDBOX_ENDPOINT="127.0.0.1:1")
+    assert (down.returncode, told(down)["available"]) == (2, False)
+    assert not (tmp_path / "empty").exists()
+
+
+@pytest.mark.parametrize("raw", [[], ["--raw"]])
+def test_an_interrupt_stops_the_command_inside(environ: dict[str, str], tmp_path: Path, raw: list[str]) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    argv = [sys.executable, "-m", "k8e.cli.main", "sandbox", "run", *raw, f"echo $$ > {fifo}; exec sleep 60"]
+    with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        pid = int(fifo.read_text())  # blocks until the command is up
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=10)
+    assert process.returncode == 130
+    pidfd_gone = not Path(f"/proc/{pid}").exists() or _ended(pid)
+    assert pidfd_gone
+
+
+def _ended(pid: int) -> bool:
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    ready, _, _ = select.select([descriptor], [], [], 5)
+    os.close(descriptor)
+    return bool(ready)
+
+
+@pytest.mark.parametrize("name", ["k8e-sandbox", "k8e-sandbox-cli"])
+@pytest.mark.parametrize("extra", [[], ["sandbox"]])
+def test_the_short_names_work_with_and_without_the_extra_word(
+    environ: dict[str, str], name: str, extra: list[str]
+) -> None:
+    code = f"from k8e.cli.main import main; raise SystemExit(main(prog={name!r}))"
+    argv = [sys.executable, "-c", code, *extra, "run", "--raw", "echo hi"]
+    assert subprocess.run(argv, env=environ, capture_output=True, check=True).stdout == b"hi\n"
+
+
+def test_help_is_quick_because_nothing_heavy_is_loaded() -> None:
+    code = (
+        "import sys\nfrom k8e.cli.main import main\n"
+        "try:\n    main(['sandbox', 'run', '--help'], prog='k8e')\nexcept SystemExit:\n    pass\n"
+        "print(sorted({'grpc', 'asyncio', 'google.protobuf', 'cryptography'} & set(sys.modules)), file=sys.stderr)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stderr == "[]\n"
+    assert "examples:" in said.stdout

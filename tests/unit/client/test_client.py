@@ -1,0 +1,282 @@
+"""The SDK against a real door in another process: the calls users make, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+import sandbox_client
+from k8e import client as sdk
+from k8e._proto import sandbox_pb2 as pb
+from k8e.client import (
+    AsyncSandboxClient,
+    Chunk,
+    Exit,
+    InvalidRequest,
+    Limits,
+    NotFound,
+    SandboxClient,
+    Unreachable,
+    Unsupported,
+    sandbox_session,
+)
+from k8e.client.discovery import Target, discover
+from k8e.client.sync import Blocking, Iterating
+from tests.support.door import server_process
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    root = tmp_path_factory.mktemp("server")
+    with server_process(root):
+        yield discover(environ={"K8E_DATA_DIR": str(root)})
+
+
+@pytest.fixture
+def client(target: Target) -> Iterator[SandboxClient]:
+    with SandboxClient(target=target) as client:
+        yield client
+
+
+@pytest.fixture
+def sid(client: SandboxClient) -> Iterator[str]:
+    session_id = client.create_session()
+    yield session_id
+    client.destroy_session(session_id)
+
+
+def test_run_answers_with_output_and_exit_code(client: SandboxClient) -> None:
+    result = client.run("import sys; print('hi'); sys.exit(3)", "python")
+    assert (result.stdout, result.stderr, result.exit_code, result.language) == ("hi\n", "", 3, "python")
+
+
+def test_the_clients_own_session_is_reused_and_destroyed_at_close(target: Target) -> None:
+    with SandboxClient(target=target) as watching:
+        with SandboxClient(target=target) as client:
+            client.run("echo kept > file")
+            result = client.run("cat file")
+            assert result.stdout == "kept\n"
+            assert watching.get(result.session_id).phase == "Active"
+        with pytest.raises(NotFound):
+            watching.get(result.session_id)
+
+
+def test_with_a_tenant_the_session_stays_and_is_found_again(target: Target) -> None:
+    with SandboxClient(tenant_id="team", target=target) as client:
+        first = client.run("echo kept > file").session_id
+    with SandboxClient(tenant_id="team", target=target) as client:
+        again = client.run("cat file")
+        assert (again.session_id, again.stdout) == (first, "kept\n")
+        client.destroy_session(first)
+
+
+def test_an_expired_session_of_the_clients_own_is_made_again_and_said_so(client: SandboxClient) -> None:
+    first = client.run("true")
+    client.destroy_session(first.session_id)
+    second = client.run("echo on")
+    assert (second.stdout, second.session_recreated, first.session_recreated) == ("on\n", True, False)
+    assert second.session_id != first.session_id
+
+
+def test_an_explicit_session_is_never_replaced(client: SandboxClient) -> None:
+    with pytest.raises(NotFound, match="session sess-gone not found"):
+        client.run("true", session_id="sess-gone")
+
+
+def test_code_arrives_byte_for_byte(client: SandboxClient) -> None:
+    code = b"printf '%s' '$HOME `id` \"q\" \\ \xc3\xa4'; printf '\\377'"
+    result = client.run(code)
+    assert result.stdout_bytes == b'$HOME `id` "q" \\ \xc3\xa4\xff'
+
+
+def test_exec_takes_text_for_a_shell_or_arguments_without_one(client: SandboxClient, sid: str) -> None:
+    assert client.exec(sid, "echo $((1+1))").stdout == "2\n"
+    assert client.exec(sid, ["printf", "%s", "$((1+1))"]).stdout == "$((1+1))"
+    assert client.exec(sid, "echo $X; pwd", env={"X": "y"}).stdout.startswith("y\n")
+
+
+def test_standard_input_of_any_size_and_content_arrives(client: SandboxClient, sid: str) -> None:
+    data = bytes(range(256)) * 4096
+    result = client.exec(sid, "cat; exit 4", stdin=data)
+    assert (result.stdout_bytes == data, result.exit_code) == (True, 4)
+
+
+def test_exec_stream_yields_text_as_it_comes(client: SandboxClient, sid: str) -> None:
+    chunks = client.exec_stream(sid, "echo one; read x < /dev/null; sleep 0.1; echo two >&2")
+    assert next(chunks) == "one\n"
+    assert "".join(chunks) == "two\n"
+
+
+def test_exec_output_keeps_the_streams_apart_and_ends_with_the_exit(client: SandboxClient, sid: str) -> None:
+    items = list(client.exec_output(sid, "printf '\\377'; echo err >&2; exit 9"))
+    assert isinstance(items[-1], Exit)
+    assert items[-1].exit_code == 9
+    assert {(item.stream, item.data) for item in items if isinstance(item, Chunk)} == {
+        ("stdout", b"\xff"),
+        ("stderr", b"err\n"),
+    }
+
+
+def test_leaving_a_stream_early_stops_the_command(client: SandboxClient, sid: str, tmp_path: Path) -> None:
+    pid = int(next(client.exec_stream(sid, "echo $$; exec sleep 60")))
+    deadline = threading.Event()
+    for _ in range(500):
+        if not Path(f"/proc/{pid}").exists():
+            break
+        deadline.wait(0.01)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_files_of_any_name_content_and_size_come_back(client: SandboxClient, sid: str) -> None:
+    small, large = b"\x00\xff", bytes(range(256)) * 10_000
+    for name, content in (("a b%#\n\udcff", small), ("deep/er/large", large)):
+        assert client.write_file(sid, f"/workspace/{name}", content) == len(content)
+        assert client.read_bytes(sid, f"/workspace/{name}") == content
+    assert client.read_bytes(sid, "deep/er/large", offset=255, length=2) == b"\xff\x00"
+    assert {entry.path for entry in client.list_files(sid)} >= {"/workspace/a b%#\n\udcff", "/workspace/deep/er/large"}
+
+
+def test_text_that_is_not_utf8_survives_reading_and_writing_back(client: SandboxClient, sid: str) -> None:
+    client.write_file(sid, "f", b"\xc3\xa4\xff")
+    text = client.read_file(sid, "f")
+    client.write_file(sid, "g", text)
+    assert client.read_bytes(sid, "g") == b"\xc3\xa4\xff"
+    client.write_file(sid, "g", "+", "a")
+    assert client.read_bytes(sid, "g") == b"\xc3\xa4\xff+"
+
+
+def test_the_other_file_calls(client: SandboxClient, sid: str) -> None:
+    client.make_directory(sid, "d/e")
+    client.write_file(sid, "d/f", "x", perm=0o755)
+    assert (client.stat(sid, "d/f").type, client.stat(sid, "d/f").mode) == ("file", 0o755)
+    client.move(sid, "d/f", "d/g")
+    assert {(entry.path, entry.type) for entry in client.list_directory(sid, "d")} == {
+        ("/workspace/d/e", "directory"),
+        ("/workspace/d/g", "file"),
+    }
+    client.remove(sid, "d", recursive=True)
+    with pytest.raises(NotFound):
+        client.stat(sid, "d")
+
+
+def test_a_background_run_is_polled_followed_and_killed(client: SandboxClient, sid: str) -> None:
+    run_id = client.start_run(sid, "echo begun; exec sleep 60")
+    items = client.attach_run(run_id)
+    assert next(items) == Chunk("stdout", 0, b"begun\n")
+    assert (client.poll_run(run_id).status, client.poll_run(run_id).stdout) == ("running", "begun\n")
+    client.kill_run(run_id)
+    end = next(items)
+    assert isinstance(end, Exit)
+    assert (end.reason, end.signal) == ("killed", 9)
+    assert [run.run_id for run in client.runs(sid)] == [run_id]
+
+
+def test_a_subagent_shares_the_workspace(client: SandboxClient, sid: str) -> None:
+    child = client.subagent(sid)
+    client.write_file(child, "from-child", "x")
+    assert client.read_file(sid, "from-child") == "x"
+    assert client.get(sid).child_session_ids == (child,)
+
+
+def test_create_session_is_one_call_with_every_option(client: SandboxClient) -> None:
+    limits = Limits(cpus=2, ttl_s=60)
+    sid = client.create_session("gvisor", ["github.com"], env={"A": "1"}, limits=limits)
+    session = client.get(sid)
+    assert (session.runtime_class, session.allowed_hosts, session.env_keys) == ("gvisor", ("github.com",), ("A",))
+    assert (session.limits.cpus, session.limits.ttl_s) == (2, 60)
+    assert client.exec(sid, "echo $A").stdout == "1\n"
+
+
+def test_sandbox_session_gives_a_client_and_a_fresh_session(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("K8E_DATA_DIR", target.found)
+    with sandbox_session(runtime_class="gvisor", allowed_hosts=["github.com"]) as (client, sid):
+        client.write_file(sid, "/workspace/main.py", "print(40 + 2)")
+        assert client.exec(sid, "python3 main.py").stdout == "42\n"
+
+
+def test_bad_arguments_and_missing_parts_have_their_own_errors(client: SandboxClient) -> None:
+    with pytest.raises(InvalidRequest, match="runtime_class"):
+        client.create_session("magic")
+    with pytest.raises(InvalidRequest, match="language"):
+        client.run("x", "cobol")
+    with pytest.raises(Unsupported, match="PauseSession"):
+        client.loop.wait(paused(client.calls))
+
+
+async def paused(calls: AsyncSandboxClient) -> None:
+    await calls._call(calls._stub.PauseSession, pb.PauseSessionRequest(session_id="s"), timeout_s=5)
+
+
+def test_an_unreachable_server_says_what_was_tried_and_what_to_do() -> None:
+    with SandboxClient("127.0.0.1:1") as client, pytest.raises(Unreachable, match=r"127\.0\.0\.1:1.*k8e server"):
+        client.sessions()
+
+
+def test_the_sync_client_works_from_many_threads(client: SandboxClient, sid: str) -> None:
+    seen: list[str] = []
+    threads = [threading.Thread(target=lambda n=n: seen.append(client.exec(sid, f"echo {n}").stdout)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == [f"{n}\n" for n in range(8)]
+
+
+@pytest.mark.anyio
+async def test_the_sync_client_works_inside_a_running_loop(target: Target) -> None:
+    with SandboxClient(target=target) as client:
+        assert client.run("echo loop").stdout == "loop\n"
+
+
+@pytest.mark.anyio
+async def test_the_async_client_does_the_same(target: Target) -> None:
+    async with AsyncSandboxClient(target=target) as client:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(client.run(f"echo {n}"), name=str(n)) for n in range(5)]
+        results = [task.result() for task in tasks]
+        assert [result.stdout for result in results] == [f"{n}\n" for n in range(5)]
+        assert len({result.session_id for result in results}) == 1
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"one "
+            yield b"two"
+
+        own = results[0].session_id
+        assert await client.write_file(own, "f", pieces()) == 7
+        assert (await client.exec(own, "cat", stdin=pieces())).stdout == "one two"
+
+
+def test_every_async_call_has_its_sync_face() -> None:
+    calls = {name for name, value in inspect.getmembers(AsyncSandboxClient) if not name.startswith("_")}
+    faces = {name for name, value in vars(SandboxClient).items() if isinstance(value, Blocking | Iterating)}
+    assert calls - {"aclose", "close"} == faces
+
+
+def test_the_old_import_name_has_every_public_name() -> None:
+    assert sandbox_client.__all__ == sdk.__all__
+    assert all(getattr(sandbox_client, name) is getattr(sdk, name) for name in sdk.__all__)
+
+
+def test_errors_and_values_load_without_the_transport() -> None:
+    code = "import sys, k8e.client.errors, k8e.client.values, k8e.client.discovery; print('grpc' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "False\n"
+
+
+def test_nothing_is_imported_that_other_platforms_lack() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('fcntl', 'pwd', 'grp', 'termios', 'resource'): sys.modules[name] = None\n"
+        "from sandbox_client import *\nprint(SandboxClient.__name__)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-S", "-c", f"import site; site.main()\n{code}"], capture_output=True, text=True, check=False
+    )
+    assert said.stdout == "SandboxClient\n", said.stderr
