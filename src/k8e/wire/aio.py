@@ -39,7 +39,7 @@ class RemoteError(Exception):
         self.message = message
 
 
-class LinkLost(Exception):  # noqa: N818  # named by what happened, as the rest of the tree
+class LinkLost(Exception):  # named by what happened, as the rest of the tree
     """The link died before the stream ended."""
 
 

@@ -60,10 +60,6 @@ class _Feed:
         self.held = held
         self.is_eof_sent = False
 
-    @property
-    def is_drained(self) -> bool:
-        return not self.held and self.cursor == self.outbox.end and self.is_eof_sent == self.outbox.finished
-
 
 class _Intake:
     """What has been received on a channel; offsets are None until the first byte says where it starts."""
@@ -186,7 +182,7 @@ class Mux:
             self.wake(number)
 
     def event(self, number: int, name: str, fields: Mapping[str, Json], *, after_data: bool = False) -> None:
-        """Queue an event; `after_data` holds it until everything retained has been sent."""
+        """Queue an event; `after_data` holds it until every outbox has finished and is sent."""
         stream = self._streams.get(number)
         if stream is None or stream.is_abandoned:
             return
@@ -262,7 +258,7 @@ class Mux:
         self._emit_events(number, stream, out)
         for channel, feed in stream.feeds.items():
             _emit_data(number, channel, feed, out)
-        if stream.tail and not stream.events and all(feed.is_drained for feed in stream.feeds.values()):
+        if stream.tail and not stream.events and all(feed.is_eof_sent for feed in stream.feeds.values()):
             self._emit_tail(number, stream, out)
         return sum(map(len, out[before:]))
 

@@ -1,0 +1,56 @@
+"""From a request to what must be started: pure decisions about argv, environment and languages."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Mapping, Optional
+
+__all__ = ["LANGUAGES", "PRIVATE_FILE", "default_env", "language_argv", "missing_language"]
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_VENV = "/opt/venv"
+
+PRIVATE_FILE = "\0file"
+"""Stands in an argv for the private file that holds the code."""
+
+_MAX_INLINE = 64 * 1024
+"""The kernel takes 128 KiB in one argument; longer code goes to a file."""
+
+LANGUAGES: Dict[str, Dict[str, str]] = {
+    "python": {"program": "python3", "inline": "-c", "suffix": ".py", "package": "python3"},
+    "node": {"program": "node", "inline": "-e", "suffix": ".js", "package": "nodejs"},
+    "ts": {"program": "tsx", "inline": "", "suffix": ".ts", "package": "nodejs, then `npm install -g tsx`"},
+    "bash": {"program": "bash", "inline": "-c", "suffix": ".sh", "package": "bash"},
+}
+
+
+def default_env(has_venv: bool) -> Dict[str, str]:
+    """What a command sees unless it says otherwise."""
+    env = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": "xterm", "USER": "root", "SHELL": "/bin/bash"}
+    if has_venv:
+        env["PATH"] = "%s/bin:%s" % (_VENV, _PATH)
+        env["VIRTUAL_ENV"] = _VENV
+    return env
+
+
+def language_argv(language: str, code: str) -> Optional[List[str]]:
+    """One line runs inline, several as a private file, bash always inline; None for an unknown language."""
+    known = LANGUAGES.get(language)
+    if known is None:
+        return None
+    is_inline = bool(known["inline"]) and len(code.encode("utf-8", "surrogateescape")) <= _MAX_INLINE
+    if is_inline and (language == "bash" or "\n" not in code.strip("\n")) and "\0" not in code:
+        return [known["program"], known["inline"], code]
+    return [known["program"], PRIVATE_FILE]
+
+
+def missing_language(language: str, env: Mapping[str, str]) -> str:
+    """Why a language cannot be used and how to add it."""
+    known = LANGUAGES[language]
+    return "%s is not in this image: %s is not on PATH (%s); add it with the package %s" % (
+        language,
+        known["program"],
+        env.get("PATH", ""),
+        known["package"],
+    )

@@ -1,0 +1,239 @@
+"""The operations on commands: exec, attach, kill, terminals, and what is left of them."""
+
+from __future__ import annotations
+
+import os
+
+from . import command, fields, users
+from .execs import Exec, Launch, set_size
+from .fields import Refusal
+from .link import Subscriber
+from .runner import find_program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+    from .link import Link
+    from .loop import Loop
+    from .parking import Parking
+    from .runners import Runners
+    from .service import Service
+
+__all__ = ["Desk"]
+
+_MAX_FINISHED = 512
+"""Execs that ended and were not forgotten; past it the oldest goes, so a careless engine cannot fill the sandbox."""
+_VENV = "/opt/venv"
+_PRIVATE_PREFIX = "/tmp/.k8e-run-"
+
+
+class _Watcher(Subscriber):
+    """A stream that follows an exec."""
+
+    def __init__(self, subject: Exec, link: Link, number: int) -> None:
+        self._subject = subject
+        self._link = link
+        self._number = number
+
+    def data(self, offset: int, payload: bytes) -> None:
+        self._subject.feed(offset, payload)
+
+    def finished(self) -> None:
+        self._subject.finish_input()
+
+    def acked(self) -> None:
+        self._subject.acked()
+
+    def lost(self) -> None:
+        self._subject.detach(self._link, self._number)
+
+
+class Desk:
+    """All execs of this sandbox, by the engine's ids."""
+
+    def __init__(self, loop: Loop, runners: Runners, parking: Parking) -> None:
+        self._loop = loop
+        self._runners = runners
+        self._parking = parking
+        self._execs: Dict[str, Exec] = {}
+
+    def register(self, service: Service) -> None:
+        """Offer the operations."""
+        service.add_stream("exec", self._exec)
+        service.add_stream("attach", self._attach)
+        service.add_call("kill", self._kill)
+        service.add_call("resize", self._resize)
+        service.add_call("foreground", self._foreground)
+        service.add_call("forget", self._forget)
+        service.add_call("execs", self._list)
+
+    def by_runner(self) -> Dict[int, Exec]:
+        """The execs that may have processes, by their runner's pid."""
+        return {subject.runner_pid: subject for subject in self._execs.values() if subject.runner_pid}
+
+    def _find(self, args: Dict[str, Any]) -> Exec:
+        subject = self._execs.get(fields.text(args, "id"))
+        if subject is None:
+            raise Refusal("not_found", "exec %s is unknown" % args["id"])
+        return subject
+
+    def _exec(self, link: Link, number: int, args: Dict[str, Any]) -> None:
+        name = fields.text(args, "id")
+        subject = self._execs.get(name)
+        if subject is None:
+            subject = self._start(name, args)
+            self._subscribe(subject, link, number, {})
+        else:
+            self._subscribe(subject, link, number, {})
+            link.mux.event(number, "started", {"pid": subject.pid})
+        link.flush()
+
+    def _attach(self, link: Link, number: int, args: Dict[str, Any]) -> None:
+        subject, offsets = self._find(args), fields.offsets(args)
+        link.mux.resume(number, 0, subject.stdin_received)
+        link.mux.event(
+            number, "attached", {"running": subject.is_running, "stdin_offset": subject.stdin_received}
+        )
+        self._subscribe(subject, link, number, offsets)
+
+    def _subscribe(self, subject: Exec, link: Link, number: int, offsets: Dict[int, int]) -> None:
+        link.subscribers[number] = _Watcher(subject, link, number)
+        subject.attach(link, number, offsets)
+
+    def _start(self, name: str, args: Dict[str, Any]) -> Exec:
+        launch = self._launch(args)
+        subject = Exec(self._loop, self._runners, name)
+        if launch.argv and args.get("language"):
+            self._start_code(subject, launch, fields.text(args, "language"), args.get("code"))
+        else:
+            subject.start(launch)
+        self._remember(subject)
+        return subject
+
+    def _remember(self, subject: Exec) -> None:
+        self._execs[subject.id] = subject
+        finished = [name for name, known in self._execs.items() if not known.is_running]
+        for name in finished[: max(0, len(finished) - _MAX_FINISHED)]:
+            del self._execs[name]
+
+    def _launch(self, args: Dict[str, Any]) -> Launch:
+        env = command.default_env(os.path.isdir(_VENV))
+        user = users.find(fields.text(args, "user", ""))
+        if user is not None:
+            env.update(HOME=user.home, USER=user.name)
+        env.update(fields.mapping(args, "env"))
+        launch = Launch(_argv(args), env, fields.text(args, "cwd", "") or "/workspace")
+        launch.user = None if user is None else (user.uid, user.gid, user.groups)
+        launch.stdin = fields.flag(args, "stdin")
+        if args.get("pty") is not None:
+            launch.size = fields.pair(_object(args, "pty"))
+        if args.get("timeout_s") is not None:
+            launch.timeout_s = fields.number(args, "timeout_s", 0)
+        return launch
+
+    def _start_code(self, subject: Exec, launch: Launch, language: str, code: str) -> None:
+        try:
+            program = find_program(launch.argv[0], launch.env.get("PATH", ""))
+        except OSError:
+            subject.refuse(command.missing_language(language, launch.env))
+            return
+        if language == "python" and self._parking.start(subject, launch, program, code):
+            return
+        if command.PRIVATE_FILE in launch.argv:
+            path = _private_file(code, command.LANGUAGES[language]["suffix"], launch)
+            launch.argv = [path if part == command.PRIVATE_FILE else part for part in launch.argv]
+        subject.start(launch)
+
+    def _kill(self, args: Dict[str, Any]) -> None:
+        subject, number = self._find(args), fields.integer(args, "signal", 9)
+        if not 0 < number < 65:
+            raise Refusal("invalid", "signal %d does not exist" % number)
+        if number == 9:
+            subject.kill()
+        else:
+            subject.signal(number)
+
+    def _resize(self, args: Dict[str, Any]) -> None:
+        subject = self._find(args)
+        if not subject.is_pty:
+            raise Refusal("conflict", "exec %s has no terminal now" % subject.id)
+        set_size(subject.master, *fields.pair(args))
+
+    def _foreground(self, args: Dict[str, Any]) -> Dict[str, Any]:
+        subject = self._find(args)
+        return {"pgid": subject.foreground(), "input_waiting": subject.is_input_awaited()}
+
+    def _forget(self, args: Dict[str, Any]) -> None:
+        subject = self._find(args)
+        if subject.is_running:
+            raise Refusal("conflict", "exec %s is running" % subject.id)
+        del self._execs[subject.id]
+
+    def _list(self, args: Dict[str, Any]) -> Dict[str, Any]:
+        return {
+            "execs": [
+                {"id": name, "running": subject.is_running, "pid": subject.pid, "pty": subject.has_terminal}
+                for name, subject in self._execs.items()
+            ]
+        }
+
+
+def _object(args: Dict[str, Any], name: str) -> Dict[str, Any]:
+    value = args[name]
+    if not isinstance(value, dict):
+        raise Refusal("invalid", "%s has the wrong type" % name)
+    return value
+
+
+def _argv(args: Dict[str, Any]) -> List[str]:
+    if args.get("argv") is not None:
+        argv: Optional[List[str]] = fields.texts(args, "argv")
+    elif args.get("shell") is not None:
+        argv = ["/bin/sh", "-c", fields.text(args, "shell")]
+    else:
+        code = args.get("code")
+        if not isinstance(code, str):
+            raise Refusal("invalid", "code is missing")
+        argv = command.language_argv(fields.text(args, "language"), code)
+        if argv is None:
+            raise Refusal("invalid", "unknown language; known are %s" % ", ".join(command.LANGUAGES))
+    if not argv:
+        raise Refusal("invalid", "argv is empty")
+    return argv
+
+
+def _private_file(code: str, suffix: str, launch: Launch) -> str:
+    """Write the code where only this run looks, and have it removed afterwards."""
+    place = private_place(launch)
+    path = "%s/main%s" % (place, suffix)
+    write_private(path, code)
+    if launch.user is not None:
+        os.chown(place, launch.user[0], launch.user[1])
+        os.chown(path, launch.user[0], launch.user[1])
+    return path
+
+
+def private_place(launch: Launch) -> str:
+    """A new directory of its own, removed when the command has ended."""
+    place = _PRIVATE_PREFIX + os.urandom(8).hex()
+    os.mkdir(place, 0o700)
+    launch.cleanup = lambda: _remove(place)
+    return place
+
+
+def write_private(path: str, code: str) -> None:
+    """Put the code down byte for byte."""
+    with open(path, "wb", buffering=0) as file:
+        data = code.encode("utf-8", "surrogateescape")
+        if file.write(data) != len(data):
+            raise OSError(28, os.strerror(28), path)
+
+
+def _remove(place: str) -> None:
+    from .files import remove_tree
+
+    try:
+        remove_tree(os.fsencode(place))
+    except OSError:
+        pass  # the command removed it itself, or filled the disk: its own affair

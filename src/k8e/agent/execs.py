@@ -1,0 +1,326 @@
+"""Commands: their life from request to forgotten, independent of any link.
+
+An exec keeps its unacknowledged output and its end until the engine forgets it, so a lost link loses nothing and a
+repeated request attaches instead of starting twice. A pipe is read only while its outbox has room, so a slow reader
+blocks the writer. The end is told once the main process is reaped and what it had written is drained; a background
+child that holds the pipe open delays it by at most DRAIN_S.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import struct
+import termios
+import time
+
+from . import procs
+from .pipes import Reader, Writer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+    from .link import Link
+    from .loop import Loop, Timer
+    from .runners import Handle, Runners
+
+__all__ = ["Exec", "Launch", "set_size"]
+
+DRAIN_S = 0.2
+_PIPE_BYTES = 1024 * 1024
+_F_SETPIPE_SZ = 1031
+_PTY_EOF = b"\x04"
+_EXIT_NOT_FOUND = 127
+_EXIT_NOT_RUNNABLE = 126
+
+
+class Launch:
+    """What to start: everything a runner needs but the descriptors."""
+
+    __slots__ = ("argv", "cleanup", "cwd", "env", "size", "stdin", "timeout_s", "user")
+
+    def __init__(self, argv: List[str], env: Dict[str, str], cwd: str) -> None:
+        self.argv = argv
+        self.env = env
+        self.cwd = cwd
+        self.user: Optional[Tuple[int, int, List[int]]] = None
+        self.stdin = False
+        self.size: Optional[Tuple[int, int]] = None
+        self.timeout_s: Optional[float] = None
+        self.cleanup: Callable[[], None] = lambda: None
+
+    def order(self) -> Dict[str, Any]:
+        """The message for a runner."""
+        return {
+            "op": "spawn",
+            "argv": self.argv,
+            "env": self.env,
+            "cwd": self.cwd,
+            "user": self.user,
+            "tty": self.size is not None,
+        }
+
+
+class Exec:
+    """One command."""
+
+    def __init__(self, loop: Loop, runners: Runners, number: str) -> None:
+        self.id = number
+        self.pid = 0
+        self.outcome: Optional[Dict[str, Any]] = None
+        self.master = -1
+        self.has_terminal = False
+        self._loop = loop
+        self._runners = runners
+        self._handle: Optional[Handle] = None
+        self._readers: Dict[int, Reader] = {}
+        self._writer: Optional[Writer] = None
+        self._subscriber: Optional[Tuple[Link, int]] = None
+        self._born = time.monotonic()
+        self._timer: Optional[Timer] = None
+        self._verdict = ""
+        self._end: Optional[Dict[str, Any]] = None
+        self._cleanup: Callable[[], None] = lambda: None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its end has not been told yet."""
+        return self.outcome is None
+
+    @property
+    def is_pty(self) -> bool:
+        """Whether it has a terminal."""
+        return self.master >= 0
+
+    @property
+    def runner_pid(self) -> int:
+        """The ancestor of everything it started; 0 when nothing is left."""
+        return self._handle.pid if self._handle is not None else 0
+
+    # Starting.
+
+    def start(self, launch: Launch) -> None:
+        """Hand the command to a runner."""
+        self._begin(launch)
+        fds = self._open_terminal(launch) if launch.size is not None else self._open_pipes(launch)
+        try:
+            self._handle = self._runners.take(self._hear)
+            self._handle.send(launch.order(), fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def adopt(self, launch: Launch, handle: Handle, fds: Tuple[int, int], pid: int) -> None:
+        """Take over an interpreter that waits in a runner, with the read ends of its pipes."""
+        self._begin(launch)
+        self._handle = handle
+        handle.owner = self._hear
+        self._connect({1: fds[0], 2: fds[1]}, -1)
+        self._hear({"started": pid})
+
+    def refuse(self, detail: str, code: int = _EXIT_NOT_FOUND) -> None:
+        """It cannot be started at all: an exec that has ended already."""
+        self._connect({}, -1)
+        self._not_started(code, detail)
+
+    def _begin(self, launch: Launch) -> None:
+        self._born = time.monotonic()
+        self._cleanup = launch.cleanup
+        if launch.timeout_s is not None and launch.timeout_s > 0:
+            self._timer = self._loop.later(launch.timeout_s, lambda: self.kill("timed_out"))
+
+    def _open_terminal(self, launch: Launch) -> List[int]:
+        master, slave = os.openpty()
+        self.master = master
+        self.has_terminal = True
+        set_size(master, *(launch.size or (24, 80)))
+        if launch.user is not None:
+            os.fchown(slave, launch.user[0], launch.user[1])
+        self._connect({1: master}, os.dup(master), _PTY_EOF)
+        return [slave, os.dup(slave), os.dup(slave)]
+
+    def _open_pipes(self, launch: Launch) -> List[int]:
+        out, child_out = os.pipe()
+        err, child_err = os.pipe()
+        child_in, stdin = os.pipe() if launch.stdin else (os.open(os.devnull, os.O_RDONLY), -1)
+        for fd in (out, err):
+            try:
+                fcntl.fcntl(fd, _F_SETPIPE_SZ, _PIPE_BYTES)
+            except OSError:
+                pass  # past the user's pipe quota: slower, not wrong
+        self._connect({1: out, 2: err}, stdin)
+        return [child_in, child_out, child_err]
+
+    def _connect(self, outputs: Mapping[int, int], stdin: int, eof: bytes = b"") -> None:
+        self._readers = {channel: Reader(self._loop, fd, self._output) for channel, fd in outputs.items()}
+        self._writer = Writer(self._loop, stdin, eof)
+        self._writer.on_delivered = self._delivered
+
+    # What the runner says.
+
+    def _hear(self, message: Dict[str, Any]) -> None:
+        if "started" in message:
+            self.pid = int(message["started"])
+            self._tell("started", {"pid": self.pid})
+        elif "failed" in message:
+            self._fail(int(message["failed"]), str(message.get("step")))
+        elif "exited" in message:
+            self._exited(int(message["exited"]))
+        elif "empty" in message:
+            self._emptied()
+        elif "lost" in message:
+            self._handle = None
+            self._verdict = self._verdict or "killed"
+            self._exited(signal.SIGKILL, detail="its runner was killed from inside the sandbox")
+
+    def _fail(self, code: int, step: str) -> None:
+        if step == "cwd":
+            self._not_started(_EXIT_NOT_RUNNABLE, "the working directory cannot be entered: %s" % os.strerror(code))
+        elif code in (errno.ENOENT, errno.ENOTDIR):
+            self._not_started(_EXIT_NOT_FOUND, "command not found")
+        else:
+            self._not_started(_EXIT_NOT_RUNNABLE, "the command cannot be run: %s" % os.strerror(code))
+
+    def _not_started(self, code: int, detail: str) -> None:
+        self._settle({"code": code, "signal": None, "reason": "not_started", "detail": detail})
+
+    def _exited(self, status: int, detail: str = "") -> None:
+        if os.WIFSIGNALED(status):
+            code, number, reason = None, os.WTERMSIG(status), self._verdict or "signaled"
+        else:
+            code, number = os.WEXITSTATUS(status), None
+            # A command that caught the time-out's first blow and left by itself has still run out of time.
+            reason = self._verdict if self._verdict and code else "exited"
+        self._settle({"code": code, "signal": number, "reason": reason, "detail": detail})
+
+    def _settle(self, end: Dict[str, Any]) -> None:
+        if self._end is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._end = dict(end, duration_ms=int((time.monotonic() - self._born) * 1000))
+        for reader in self._readers.values():
+            if end["reason"] == "not_started":
+                reader.close()
+            else:
+                reader.start_draining(DRAIN_S)
+        self._conclude()
+
+    def _conclude(self) -> None:
+        if self._end is None or self.outcome is not None or any(r.is_open for r in self._readers.values()):
+            return
+        self.outcome = self._end
+        self.master = -1
+        if self._writer is not None:
+            self._writer.close()
+        self._cleanup()
+        self._tell_end()
+
+    def _emptied(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._runners.give_back(handle)
+
+    # What the engine asks.
+
+    def kill(self, verdict: str = "killed") -> None:
+        """End everything that it started, now or after its main process."""
+        if self._end is None:
+            self._verdict = self._verdict or verdict
+        if self._handle is not None:
+            self._runners.kill(self._handle)
+
+    def signal(self, number: int) -> None:
+        """Signal its process group, or the foreground group of its terminal."""
+        group = self.foreground() if self.is_pty else self.pid
+        if self._end is None and group > 1:
+            os.killpg(group, number)
+
+    def mark(self, verdict: str) -> None:
+        """Say why it is about to die."""
+        self._verdict = self._verdict or verdict
+
+    def foreground(self) -> int:
+        """The terminal's foreground process group, -1 when unknown."""
+        try:
+            return os.tcgetpgrp(self.master) if self.is_pty else -1
+        except OSError:
+            return -1
+
+    def is_input_awaited(self) -> bool:
+        """Whether the foreground group sleeps, as it does while it waits for input."""
+        group = self.foreground()
+        stat = procs.stat_of(group) if group > 0 else None
+        return stat is not None and stat[1] == "S" and not any(True for _ in procs.descendants(group))
+
+    def attach(self, link: Link, number: int, offsets: Mapping[int, int]) -> None:
+        """Send what is retained, and all that comes, to this stream; the newest stream wins."""
+        if self._subscriber is not None:
+            self._subscriber[0].fail(self._subscriber[1], "conflict", "another stream took over this command")
+        self._subscriber = (link, number)
+        for channel, reader in self._readers.items():
+            link.mux.attach(number, channel, reader.outbox, cursor=offsets.get(channel, 0))
+        if self.outcome is not None:
+            self._tell_end()
+        link.flush()
+
+    def detach(self, link: Link, number: int) -> None:
+        """That stream is gone; the command goes on."""
+        if self._subscriber == (link, number):
+            self._subscriber = None
+
+    @property
+    def stdin_received(self) -> int:
+        """The offset from which a resumed engine sends input."""
+        return self._writer.received if self._writer is not None else 0
+
+    def feed(self, offset: int, data: bytes) -> None:
+        """Input from the engine."""
+        if self._writer is not None:
+            self._writer.feed(offset, data)
+
+    def finish_input(self) -> None:
+        """No more input."""
+        if self._writer is not None:
+            self._writer.finish()
+
+    def acked(self) -> None:
+        """An outbox may have room again."""
+        for reader in self._readers.values():
+            reader.pump()
+
+    # What the engine is told.
+
+    def _output(self) -> None:
+        if self._subscriber is not None:
+            link, number = self._subscriber
+            link.mux.wake(number)
+            link.flush()
+        self._conclude()
+
+    def _delivered(self) -> None:
+        if self._subscriber is not None and self._writer is not None:
+            link, number = self._subscriber
+            link.mux.ack(number, 0, self._writer.delivered)
+            link.flush()
+
+    def _tell(self, name: str, fields: Dict[str, Any]) -> None:
+        if self._subscriber is not None:
+            link, number = self._subscriber
+            link.mux.event(number, name, fields)
+            link.flush()
+
+    def _tell_end(self) -> None:
+        if self._subscriber is not None and self.outcome is not None:
+            link, number = self._subscriber
+            link.mux.event(number, "exited", self.outcome, after_data=True)
+            link.mux.end(number, {})
+            link.flush()
+
+
+def set_size(fd: int, rows: int, cols: int) -> None:
+    """Tell a terminal its size."""
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows & 0xFFFF, cols & 0xFFFF, 0, 0))

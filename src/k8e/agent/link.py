@@ -1,0 +1,149 @@
+"""The engine's connection, seen from the agent: non-blocking, newest wins, and a broken one costs only itself."""
+
+from __future__ import annotations
+
+from k8e.wire.frames import Decoder, ProtocolError
+from k8e.wire.items import Acked, Cancelled, Data, Finished, Opened
+from k8e.wire.mux import Mux
+
+from .loop import ERROR, READ, WRITE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from typing import Any, Callable, Dict, List, Mapping, Union
+
+    from k8e.wire.items import Item
+
+    from .loop import Loop
+
+    Opener = Callable[["Link", int, str, Dict[str, Any]], None]
+
+__all__ = ["Link", "Subscriber"]
+
+_OUTPUT_BYTES = 1024 * 1024
+_MAX_BUFFERS = 256
+
+
+class Subscriber:
+    """What serves a stream for longer than one answer."""
+
+    def data(self, offset: int, payload: bytes) -> None:
+        """Bytes on channel 0."""
+
+    def finished(self) -> None:
+        """Channel 0 has ended."""
+
+    def acked(self) -> None:
+        """The engine made room."""
+
+    def lost(self) -> None:
+        """Cancelled, or the link is gone."""
+
+
+class Link:
+    """One accepted connection."""
+
+    def __init__(self, loop: Loop, sock: socket.socket, opener: Opener, on_close: Callable[[Link], None]) -> None:
+        self.mux = Mux(is_dialer=False)
+        self.subscribers: Dict[int, Subscriber] = {}
+        self._loop = loop
+        self._sock = sock
+        self._opener = opener
+        self._on_close = on_close
+        self._decoder = Decoder()
+        self._pending: List[Union[bytes, memoryview]] = []
+        self._is_closed = False
+        sock.setblocking(False)
+        loop.watch(sock.fileno(), READ, self._ready)
+
+    def fail(self, number: int, code: str, message: str) -> None:
+        """End a stream with an error."""
+        self.subscribers.pop(number, None)
+        self.mux.fail(number, code, message)
+        self.flush()
+
+    def end(self, number: int, result: Mapping[str, Any]) -> None:
+        """End a stream well."""
+        self.mux.end(number, result)
+        self.flush()
+
+    def close(self) -> None:
+        """Drop the connection and everything that lives only for it."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._loop.unwatch(self._sock.fileno())
+        self._sock.close()
+        subscribers, self.subscribers = self.subscribers, {}
+        for subscriber in subscribers.values():
+            subscriber.lost()
+        self._on_close(self)
+
+    def flush(self) -> None:
+        """Send what can be sent now; the loop sends the rest."""
+        if self._is_closed:
+            return
+        try:
+            while self._fill():
+                self._advance(self._sock.sendmsg(self._pending[:_MAX_BUFFERS]))
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+            return
+        self._loop.watch(self._sock.fileno(), READ | WRITE if self._pending else READ, self._ready)
+
+    def _fill(self) -> bool:
+        if not self._pending:
+            self._pending = self.mux.output(_OUTPUT_BYTES)
+        return bool(self._pending)
+
+    def _advance(self, count: int) -> None:
+        done = 0
+        for buffer in self._pending:
+            if count < len(buffer):
+                break
+            count -= len(buffer)
+            done += 1
+        del self._pending[:done]
+        if count:
+            self._pending[0] = memoryview(self._pending[0])[count:]
+
+    def _ready(self, events: int) -> None:
+        if events & (READ | ERROR):
+            self._receive()
+        if events & WRITE:
+            self.flush()
+
+    def _receive(self) -> None:
+        try:
+            count = self._sock.recv_into(self._decoder.space())
+            items = self.mux.receive(self._decoder.filled(count)) if count else None
+        except BlockingIOError:
+            return
+        except (OSError, ProtocolError):
+            items = None
+        if items is None:
+            self.close()
+            return
+        for number, item in items:
+            self._dispatch(number, item)
+        self.flush()
+
+    def _dispatch(self, number: int, item: Item) -> None:
+        if isinstance(item, Opened):
+            self._opener(self, number, item.op, item.args)
+            return
+        subscriber = self.subscribers.get(number)
+        if subscriber is None:
+            return
+        if isinstance(item, Data) and item.channel == 0:
+            subscriber.data(item.offset, item.payload)
+        elif isinstance(item, Finished) and item.channel == 0:
+            subscriber.finished()
+        elif isinstance(item, Acked):
+            subscriber.acked()
+        elif isinstance(item, Cancelled):
+            del self.subscribers[number]
+            subscriber.lost()

@@ -1,0 +1,56 @@
+"""The agent's desk: one table of operations, each answered with a result or a refusal, never with a crash."""
+
+from __future__ import annotations
+
+import sys
+
+from . import fields
+from .fields import Refusal, refusal_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional
+
+    from .link import Link
+
+    Call = Callable[[Dict[str, Any]], Optional[Dict[str, Any]]]
+    Opening = Callable[["Link", int, Dict[str, Any]], None]
+
+__all__ = ["Service"]
+
+
+class Service:
+    """Knows every operation by name."""
+
+    def __init__(self) -> None:
+        self._calls: Dict[str, Call] = {}
+        self._streams: Dict[str, Opening] = {}
+
+    def add_call(self, op: str, call: Call) -> None:
+        """A unary operation."""
+        self._calls[op] = call
+
+    def add_stream(self, op: str, opening: Opening) -> None:
+        """An operation that answers over time."""
+        self._streams[op] = opening
+
+    def open(self, link: Link, number: int, op: str, args: Dict[str, Any]) -> None:
+        """Serve one request."""
+        try:
+            self._serve(link, number, op, args)
+        except Refusal as refusal:
+            link.fail(number, refusal.code, str(refusal))
+        except OSError as error:
+            refusal = refusal_of(error)
+            link.fail(number, refusal.code, str(refusal))
+        except Exception as error:  # noqa: BLE001  # the edge: whatever a request provokes, PID 1 answers and goes on
+            sys.excepthook(*sys.exc_info())
+            link.fail(number, "internal", "%s: %s" % (type(error).__name__, error))
+
+    def _serve(self, link: Link, number: int, op: str, args: Dict[str, Any]) -> None:
+        if op in self._calls:
+            link.end(number, self._calls[op](args) or {})
+        elif op in self._streams:
+            self._streams[op](link, number, args)
+        else:
+            raise fields.Refusal("invalid", "unknown operation %s" % op[:64])
