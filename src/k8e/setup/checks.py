@@ -166,7 +166,7 @@ def _typescript(data_dir: Path) -> Check:
     fix = "apt-get install nodejs npm, then k8e doctor --fix"
     if home is None:
         return Check(name="typescript", ok=False, detail=notes(data_dir).get("node", "tsx is not set up"), fix=fix)
-    return _attempt("typescript", [str(home / "node_modules/.bin/tsx"), "--version"], detail="", fix=fix)
+    return _attempt("typescript", [str(home / "bin/tsx"), "--version"], detail="", fix=fix)
 
 
 def _agent_python(data_dir: Path) -> Check:

@@ -19,9 +19,9 @@ INSTALL_TIMEOUT_S = 600.0
 
 
 def installed(tools: Path) -> Path | None:
-    """The directory that holds `node_modules` with a working tsx, if it is there."""
+    """The directory that holds `bin/tsx`, if it is there; it appears only when it is complete."""
     home = tools / "node"
-    return home if (home / ".ready").is_file() else None
+    return home if (home / "bin" / "tsx").is_file() else None
 
 
 def install(tools: Path, report: Reporter, *, env: Mapping[str, str]) -> Path | None:
@@ -39,6 +39,9 @@ def install(tools: Path, report: Reporter, *, env: Mapping[str, str]) -> Path | 
     options = ["--no-audit", "--no-fund", "--no-update-notifier", "--no-package-lock", "--omit=dev"]
     argv = [npm, "install", "--prefix", str(unfinished), *options, PINNED]
     work(argv, label="npm install", report=report, timeout_s=INSTALL_TIMEOUT_S, env=env)
-    (unfinished / ".ready").touch()
+    (unfinished / "bin").mkdir()
+    (unfinished / "bin" / "tsx").symlink_to("../node_modules/.bin/tsx")
+    # Sandboxes see this directory, and their root is nobody outside.
+    work(["chmod", "-R", "a+rX", str(unfinished)], label="chmod", report=report, timeout_s=INSTALL_TIMEOUT_S)
     shutil.rmtree(tools / "node", ignore_errors=True)
     return unfinished.rename(tools / "node")
