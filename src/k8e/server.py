@@ -30,7 +30,7 @@ from k8e.setup.report import Reporter
 from k8e.substrate.local.settings import LocalSettings
 from k8e.substrate.local.substrate import LocalSubstrate
 
-__all__ = ["run"]
+__all__ = ["local_settings", "locked", "main", "make_directories", "run"]
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def run(settings: ServerSettings, *, environ: Mapping[str, str], report: Reporte
     """Serve until told to stop. Raises: Conflict when another server has the directory, HostUnsupported."""
     make_directories(settings.data_dir)
     with locked(settings.data_dir / "server" / "lock"):
-        provisioned = ensure(settings.data_dir, report, env=environ)
+        provisioned = ensure(Path(settings.tools_dir or settings.data_dir), report, env=environ)
         asyncio.run(main(settings, provisioned))
 
 
@@ -64,6 +64,7 @@ async def main(settings: ServerSettings, provisioned: Provisioned) -> None:
                         address=Address(host, port),
                         credentials=certificate,
                         identify=lambda bound: LoopbackIdentifier(bound.host, bound.port, sockets),
+                        undrained=stop.leave,
                     )
                     bound = await open_doors.enter_async_context(listening(serving, host, port))
                     doors["grpc" if not number else f"grpc-{number + 1}"] = f"grpcs://{bound}"
@@ -91,6 +92,13 @@ class Stop:
         if not self.destroy:
             signal.alarm(STOP_BOUND_S)
         self._event.set()
+
+    def leave(self) -> None:
+        """Go at once, as if killed, when calls still run: their commands then go on for the next start."""
+        if not self.destroy:
+            log.info("server leaves running commands to the next one")
+            logging.shutdown()
+            os._exit(0)
 
     async def asked(self) -> None:
         await self._event.wait()

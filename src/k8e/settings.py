@@ -27,6 +27,8 @@ Value = str | int | float | tuple[str, ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     data_dir: Path
+    tools_dir: str = ""
+    """A data directory whose set-up is shared: several servers on one machine need gVisor only once. Empty: ours."""
     listen: tuple[str, ...] = ()
     """host:port of the gRPC door; empty is 127.0.0.1 with `grpc_port`."""
     grpc_port: int = DEFAULT_PORT
@@ -104,6 +106,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 OPTIONS = (
+    Option("tools_dir", str, "use what another data directory's set-up built"),
     Option("listen", listen, "host:port of the gRPC service, several separated by commas (default 127.0.0.1:50051)"),
     Option("grpc_port", count, "its port on 127.0.0.1, where --listen is not given"),
     Option("advertise_hostname", str, "one more name for the server's certificate"),

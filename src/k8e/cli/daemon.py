@@ -95,7 +95,7 @@ def spawn(data_dir: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]
     """A server in a session of its own, holding none of our files."""
     with (data_dir / "server" / "server.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-I", "-m", "k8e.cli.main", "server", "--data-dir", str(data_dir)],
+            [sys.executable, "-I", "-m", "k8e", "server", "--data-dir", str(data_dir)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

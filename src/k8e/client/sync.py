@@ -40,8 +40,11 @@ class LoopThread:
             future.cancel()
             raise
 
+    def is_open(self) -> bool:
+        return not self._loop.is_closed()
+
     def close(self) -> None:
-        if not self._loop.is_closed():
+        if self.is_open():
             self.wait(self._loop.shutdown_asyncgens())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -106,7 +109,9 @@ def drained(loop: LoopThread, items: AsyncGenerator[R, None]) -> Iterator[R]:
                 return
             yield item
     finally:
-        loop.wait(items.aclose())
+        # Closing the client ends its streams; one that was left half read then has nothing more to end.
+        if loop.is_open():
+            loop.wait(items.aclose())
 
 
 class SandboxClient:

@@ -134,6 +134,13 @@ def test_leaving_a_stream_early_stops_the_command(client: SandboxClient, sid: st
     assert not Path(f"/proc/{pid}").exists()
 
 
+def test_a_stream_left_half_read_ends_with_its_client(target: Target) -> None:
+    with SandboxClient(target=target) as client:
+        stream = client.exec_stream(client.run("true").session_id, "echo up; exec sleep 60")
+        assert next(stream) == "up\n"
+    stream.close()  # type: ignore[attr-defined]  # it is a generator; a user's would be closed by being forgotten
+
+
 def test_files_of_any_name_content_and_size_come_back(client: SandboxClient, sid: str) -> None:
     small, large = b"\x00\xff", bytes(range(256)) * 10_000
     for name, content in (("a b%#\n\udcff", small), ("deep/er/large", large)):

@@ -197,10 +197,19 @@ def known(name: str, error: BaseException) -> K8eError:
 
 @asynccontextmanager
 async def serve(
-    door: Door, *, address: Address, credentials: Credentials, identify: Callable[[Address], Identifier]
+    door: Door,
+    *,
+    address: Address,
+    credentials: Credentials,
+    identify: Callable[[Address], Identifier],
+    undrained: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Address]:
-    """Serve on one address until the block ends; yields the real address. Raises: OSError when it is taken."""
-    server = aio.server(options=OPTIONS, maximum_concurrent_rpcs=None)
+    """Serve on one address until the block ends; yields the real address.
+
+    At the end running calls get a while to finish; then `undrained` may leave without cancelling them, because
+    cancelling a call stops its command. Raises: OSError when the address is taken.
+    """
+    server = aio.server(options=OPTIONS)
     tls = grpc.ssl_server_credentials([(credentials.key, credentials.chain)])
     try:
         port = server.add_secure_port(str(address), tls)
@@ -212,4 +221,9 @@ async def serve(
     try:
         yield bound
     finally:
-        await server.stop(DRAIN_S)
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await server.stop(2 * DRAIN_S)
+        except TimeoutError:
+            undrained()
+            await server.stop(None)

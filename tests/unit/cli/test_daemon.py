@@ -1,0 +1,106 @@
+"""The server that commands start by themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from k8e.cli import daemon
+from k8e.client.errors import SandboxError, ServerFailed
+from k8e.errors import Conflict
+from k8e.server import locked
+
+Started = list["subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host where nothing needs to be installed."""
+    monkeypatch.setattr(daemon, "prepare", lambda data_dir, environ: None)
+
+
+@pytest.fixture
+def started(prepared: None, monkeypatch: pytest.MonkeyPatch) -> Started:
+    """Servers of tests instead of real ones, with the processes that were started."""
+    processes: Started = []
+
+    def spawn(data_dir: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "tests.support.door", str(data_dir)]
+        with (data_dir / "server" / "server.log").open("ab") as log:
+            processes.append(subprocess.Popen(argv, stdout=log, cwd=Path(__file__).parent.parent.parent.parent))
+        return processes[-1]
+
+    monkeypatch.setattr(daemon, "spawn", spawn)
+    return processes
+
+
+def end(processes: Started) -> None:
+    for process in processes:
+        process.returncode = None  # `start` lets go of it; the test does not
+        process.terminate()
+        process.wait(10)
+
+
+def test_a_server_is_started_once_however_many_commands_need_it(tmp_path: Path, started: Started) -> None:
+    targets = []
+    environ = {"K8E_DATA_DIR": str(tmp_path)}
+    threads = [threading.Thread(target=lambda: targets.append(daemon.reach(None, environ))) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    try:
+        assert len(started) == 1
+        assert len({target.endpoint for target in targets}) == 1
+        assert daemon.is_running(tmp_path)
+        assert daemon.reach(None, environ).endpoint == targets[0].endpoint
+    finally:
+        end(started)
+    daemon.wait_stopped(tmp_path, 5)
+    assert not daemon.is_running(tmp_path)
+
+
+def test_a_named_endpoint_is_never_started(tmp_path: Path, started: Started) -> None:
+    assert daemon.reach("a:1", {"K8E_DATA_DIR": str(tmp_path)}).endpoint == "a:1"
+    assert daemon.reach(None, {"K8E_DATA_DIR": str(tmp_path), "K8E_SANDBOX_ENDPOINT": "b:2"}).endpoint == "b:2"
+    assert started == []
+
+
+def test_a_server_that_dies_at_start_is_an_error_with_the_end_of_its_log(
+    tmp_path: Path, prepared: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(data_dir: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        with (data_dir / "server" / "server.log").open("ab") as log:
+            return subprocess.Popen(["/bin/sh", "-c", "echo the reason; exit 2"], stdout=log)
+
+    monkeypatch.setattr(daemon, "spawn", dying)
+    with pytest.raises(ServerFailed, match="the reason"):
+        daemon.start(tmp_path, {})
+
+
+def test_a_data_directory_that_cannot_be_used_is_said_clearly(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SandboxError, match="file"):
+        daemon.start(tmp_path / "file", {})
+
+
+def test_a_second_server_on_the_same_directory_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom k8e.server import locked\n"
+        "with locked(Path(sys.argv[1])):\n    print(flush=True)\n    sys.stdin.read()"
+    )
+    lock = tmp_path / "lock"
+    argv = [sys.executable, "-c", code, str(lock)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        with pytest.raises(Conflict, match=str(first.pid)), locked(lock):
+            pass
+        first.communicate()
+    with locked(lock):  # the control: free again once its holder is gone
+        assert lock.read_text().strip().isdecimal()
