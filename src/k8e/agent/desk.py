@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from . import command, fields, users
@@ -25,6 +26,7 @@ __all__ = ["Desk"]
 _MAX_FINISHED = 512
 """Execs that ended and were not forgotten; past it the oldest goes, so a careless engine cannot fill the sandbox."""
 _VENV = "/opt/venv"
+_VENV_PYTHON = _VENV + "/bin/python3"
 _PRIVATE_PREFIX = "/tmp/.k8e-run-"
 
 
@@ -92,9 +94,7 @@ class Desk:
     def _attach(self, link: Link, number: int, args: Dict[str, Any]) -> None:
         subject, offsets = self._find(args), fields.offsets(args)
         link.mux.resume(number, 0, subject.stdin_received)
-        link.mux.event(
-            number, "attached", {"running": subject.is_running, "stdin_offset": subject.stdin_received}
-        )
+        link.mux.event(number, "attached", {"running": subject.is_running, "stdin_offset": subject.stdin_received})
         self._subscribe(subject, link, number, offsets)
 
     def _subscribe(self, subject: Exec, link: Link, number: int, offsets: Dict[int, int]) -> None:
@@ -104,8 +104,8 @@ class Desk:
     def _start(self, name: str, args: Dict[str, Any]) -> Exec:
         launch = self._launch(args)
         subject = Exec(self._loop, self._runners, name)
-        if launch.argv and args.get("language"):
-            self._start_code(subject, launch, fields.text(args, "language"), args.get("code"))
+        if args.get("argv") is None and args.get("shell") is None:
+            self._start_code(subject, launch, str(args["language"]), str(args["code"]))
         else:
             subject.start(launch)
         self._remember(subject)
@@ -138,12 +138,13 @@ class Desk:
         except OSError:
             subject.refuse(command.missing_language(language, launch.env))
             return
-        if language == "python" and self._parking.start(subject, launch, program, code):
-            return
-        if command.PRIVATE_FILE in launch.argv:
-            path = _private_file(code, command.LANGUAGES[language]["suffix"], launch)
-            launch.argv = [path if part == command.PRIVATE_FILE else part for part in launch.argv]
-        subject.start(launch)
+
+        def plainly() -> None:
+            _start_plainly(subject, launch, language, code)
+
+        is_parkable = language == "python" and program == _VENV_PYTHON
+        if not (is_parkable and self._parking.start(subject, launch, code, plainly)):
+            plainly()
 
     def _kill(self, args: Dict[str, Any]) -> None:
         subject, number = self._find(args), fields.integer(args, "signal", 9)
@@ -203,31 +204,32 @@ def _argv(args: Dict[str, Any]) -> List[str]:
     return argv
 
 
+def _start_plainly(subject: Exec, launch: Launch, language: str, code: str) -> None:
+    if command.PRIVATE_FILE in launch.argv:
+        path = _private_file(code, command.LANGUAGES[language]["suffix"], launch)
+        launch.argv = [path if part == command.PRIVATE_FILE else part for part in launch.argv]
+    subject.start(launch)
+
+
 def _private_file(code: str, suffix: str, launch: Launch) -> str:
     """Write the code where only this run looks, and have it removed afterwards."""
-    place = private_place(launch)
+    place = _PRIVATE_PREFIX + os.urandom(8).hex()
     path = "%s/main%s" % (place, suffix)
-    write_private(path, code)
-    if launch.user is not None:
-        os.chown(place, launch.user[0], launch.user[1])
-        os.chown(path, launch.user[0], launch.user[1])
+    keep_private(place, path, code, launch)
     return path
 
 
-def private_place(launch: Launch) -> str:
-    """A new directory of its own, removed when the command has ended."""
-    place = _PRIVATE_PREFIX + os.urandom(8).hex()
+def keep_private(place: str, path: str, code: str, launch: Launch) -> None:
+    """Write the code byte for byte into a new directory that is removed when the command has ended."""
     os.mkdir(place, 0o700)
     launch.cleanup = lambda: _remove(place)
-    return place
-
-
-def write_private(path: str, code: str) -> None:
-    """Put the code down byte for byte."""
     with open(path, "wb", buffering=0) as file:
         data = code.encode("utf-8", "surrogateescape")
         if file.write(data) != len(data):
-            raise OSError(28, os.strerror(28), path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+    if launch.user is not None:
+        os.chown(place, launch.user[0], launch.user[1])
+        os.chown(path, launch.user[0], launch.user[1])
 
 
 def _remove(place: str) -> None:

@@ -120,6 +120,8 @@ class Exec:
         handle.owner = self._hear
         self._connect({1: fds[0], 2: fds[1]}, -1)
         self._hear({"started": pid})
+        if self._verdict:
+            self._runners.kill(handle)
 
     def refuse(self, detail: str, code: int = _EXIT_NOT_FOUND) -> None:
         """It cannot be started at all: an exec that has ended already."""
@@ -158,6 +160,10 @@ class Exec:
         self._readers = {channel: Reader(self._loop, fd, self._output) for channel, fd in outputs.items()}
         self._writer = Writer(self._loop, stdin, eof)
         self._writer.on_delivered = self._delivered
+        if self._subscriber is not None:  # it came while an interpreter was awaited
+            link, number = self._subscriber
+            for channel, reader in self._readers.items():
+                link.mux.attach(number, channel, reader.outbox)
 
     # What the runner says.
 

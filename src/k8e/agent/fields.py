@@ -9,7 +9,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-__all__ = ["Refusal", "flag", "integer", "mapping", "number", "offsets", "optional_text", "pair", "refusal_of", "text", "texts"]
+__all__ = [
+    "Refusal",
+    "flag",
+    "integer",
+    "mapping",
+    "number",
+    "offsets",
+    "optional_text",
+    "pair",
+    "refusal_of",
+    "text",
+    "texts",
+]
 
 _NOT_FOUND = (errno.ENOENT, errno.ENOTDIR, errno.ESRCH)
 _CONFLICT = (errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR, errno.EBUSY)

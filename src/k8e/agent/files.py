@@ -136,7 +136,9 @@ def _open_read(link: Link, number: int, args: Dict[str, Any]) -> None:
     except (OSError, Refusal):
         os.close(fd)
         raise
-    link.mux.event(number, "stat", {"size": status.st_size, "mode": stat.S_IMODE(status.st_mode), "mtime": status.st_mtime})
+    link.mux.event(
+        number, "stat", {"size": status.st_size, "mode": stat.S_IMODE(status.st_mode), "mtime": status.st_mtime}
+    )
     link.subscribers[number] = _Reading(link, number, fd, length)
 
 

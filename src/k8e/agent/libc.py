@@ -14,7 +14,6 @@ __all__ = [
     "inotify_remove",
     "mount",
     "unmount_lazily",
-    "write_memory",
 ]
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -96,17 +95,3 @@ def inotify_add(fd: int, path: bytes, mask: int) -> int:
 def inotify_remove(fd: int, watch: int) -> None:
     """Stop watching; a watch that is gone already is fine."""
     _libc.inotify_rm_watch(fd, watch)
-
-
-class _IoVec(ctypes.Structure):
-    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
-
-
-def write_memory(pid: int, address: int, data: bytes) -> None:
-    """Overwrite memory of another process."""
-    local = _IoVec(ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data))
-    remote = _IoVec(ctypes.c_void_p(address), len(data))
-    _check(
-        _libc.process_vm_writev(pid, ctypes.byref(local), ctypes.c_ulong(1), ctypes.byref(remote), ctypes.c_ulong(1), 0),
-        "process_vm_writev",
-    )

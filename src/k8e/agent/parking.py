@@ -1,20 +1,355 @@
-"""Parked interpreters (stub)."""
+"""Parked interpreters: running Python costs a message, not an interpreter start.
+
+A parked interpreter is a freshly executed `python3` of the prebuilt environment that waits in `site` (see `park`),
+before its main program. Two wait, because a command line is fixed at exec: `python3 -c <placeholder>`, whose text is
+overwritten in its memory, and `python3 <private file>`, whose file is written just before it goes on. From there the
+interpreter itself reads, compiles and runs the program, so flags, hash seed, `__main__`, frames and exit are its own.
+
+What still differs from a plain start: /proc/self/environ shows the environment at parking, /proc/self/cmdline of
+`-c` is padded with NULs, and the process is older than its program.
+
+A plain start is made instead whenever the interpreter could tell: another python3 first on PATH, a variable that it
+or its C library reads at start, another user, a terminal, input, or an environment changed since parking.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import socket
+
+from . import command, hook
+from .loop import READ
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, List
+    from typing import Any, Callable, Dict, List, Optional, Tuple
+
+    from .execs import Exec, Launch
+    from .loop import Loop
+    from .runners import Handle, Runners
+
+    Stamp = Tuple[object, ...]
+
+__all__ = ["Parking"]
+
+_VENV = "/opt/venv"
+_PYTHON = _VENV + "/bin/python3"
+_PRIVATE_PREFIX = "/tmp/.k8e-run-"
+_REFILL_DELAY_S = 0.01
+_PARK_TIMEOUT_S = 10.0
+_PIPE_BYTES = 1024 * 1024
+_F_SETPIPE_SZ = 1031
+_MAX_FAILURES = 3
+_INLINE, _FILE = "inline", "file"
+
+_MATTERS = ("PYTHON", "LC_", "LD_", "MALLOC_", "GLIBC_")
+_MATTERS_EXACTLY = frozenset(
+    ("LANG", "LANGUAGE", "LOCPATH", "HOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__", hook.VARIABLE)
+)
+
+_PLACEHOLDER_LENGTH = 8192
+_MAX_REGION = 64 * 1024 * 1024
+
+
+class _Parked:
+    """One interpreter that waits, or is on its way to."""
+
+    def __init__(self, form: str, env: Dict[str, str], stamp: Stamp) -> None:
+        self.form = form
+        self.env = env
+        self.stamp = stamp
+        self.pid = 0
+        self.is_ready = False
+        self.patches: List[Tuple[int, bytes]] = []
+        self.handle: Optional[Handle] = None
+        self.line, self.child_line = socket.socketpair()
+        self.outputs: Tuple[int, int] = (-1, -1)
+        self.place = _PRIVATE_PREFIX + os.urandom(8).hex()
+        self.placeholder = _placeholder()
+        self.claim: Optional[Tuple[Exec, Launch, str, Callable[[], None]]] = None
+        """Who waits for it to be ready, and what to do when it never is."""
+
+    @property
+    def argv(self) -> List[str]:
+        if self.form == _INLINE:
+            return ["python3", "-c", self.placeholder]
+        return ["python3", self.place + "/main.py"]
 
 
 class Parking:
-    def __init__(self, loop, runners) -> None:
-        self.pids: List[int] = []
+    """Keeps one interpreter of each form waiting."""
 
-    def refill(self) -> None: ...
+    def __init__(self, loop: Loop, runners: Runners) -> None:
+        self._loop = loop
+        self._runners = runners
+        self._parked: Dict[str, _Parked] = {}
+        self._waiters: List[Callable[[], None]] = []
+        self._failures = 0
+        self._site = _find_site()
+
+    @property
+    def pids(self) -> List[int]:
+        """Interpreters that run nothing yet."""
+        return [parked.pid for parked in self._parked.values() if parked.pid]
 
     def when_ready(self, action: Callable[[], None]) -> None:
-        action()
+        """Call once an interpreter of each form waits, or it is clear that none will."""
+        self._waiters.append(action)
+        self._check_waiters()
 
-    def start(self, subject, launch, program, code) -> bool:
+    def refill(self) -> None:
+        """Start what is missing."""
+        for form in (_INLINE, _FILE):
+            if self._is_possible() and form not in self._parked:
+                self._park(form)
+        self._check_waiters()
+
+    def start(self, subject: Exec, launch: Launch, code: str, fallback: Callable[[], None]) -> bool:
+        """Give the program to a parked interpreter, or say that a plain start is due."""
+        form = _FILE if command.PRIVATE_FILE in launch.argv else _INLINE
+        parked = self._parked.get(form)
+        if parked is None or parked.claim is not None or not _fits(parked, launch, code):
+            return False
+        if parked.stamp != _stamp(self._site):
+            self._discard(parked)
+            return False
+        parked.claim = (subject, launch, code, fallback)
+        if parked.is_ready:
+            self._release(parked)
+        return True
+
+    def _is_possible(self) -> bool:
+        return bool(self._site) and self._failures < _MAX_FAILURES
+
+    def _check_waiters(self) -> None:
+        if not self._is_possible() or (len(self._parked) == 2 and all(p.is_ready for p in self._parked.values())):
+            waiters, self._waiters = self._waiters, []
+            for action in waiters:
+                action()
+
+    def _park(self, form: str) -> None:
+        env = command.default_env(True)
+        parked = self._parked[form] = _Parked(form, env, _stamp(self._site))
+        out, child_out = _pipe()
+        err, child_err = _pipe()
+        parked.outputs = (out, err)
+        fds = [os.open(os.devnull, os.O_RDONLY), child_out, child_err, parked.child_line.fileno()]
+        parked.handle = self._runners.take(lambda message: self._hear(parked, message))
+        order = {"op": "spawn", "argv": parked.argv, "cwd": "/", "user": None, "tty": False}
+        parked.handle.send(dict(order, env=dict(env, **{hook.VARIABLE: "199"})), fds)
+        for fd in fds[:3]:
+            os.close(fd)
+        parked.child_line.close()
+        self._loop.watch(parked.line.fileno(), READ, lambda events: self._arrived(parked))
+        self._loop.later(_PARK_TIMEOUT_S, lambda: None if parked.is_ready else self._give_up(parked))
+
+    def _hear(self, parked: _Parked, message: Dict[str, Any]) -> None:
+        if "started" in message:
+            parked.pid = int(message["started"])
+        elif "failed" in message or "exited" in message:
+            self._give_up(parked)
+        elif "lost" in message:
+            parked.handle = None
+            self._give_up(parked)
+        elif "empty" in message and parked.handle is not None:
+            handle, parked.handle = parked.handle, None
+            self._runners.give_back(handle)
+
+    def _arrived(self, parked: _Parked) -> None:
+        self._loop.unwatch(parked.line.fileno())
+        try:
+            is_there = parked.line.recv(1) == b"1"
+            if is_there and parked.form == _INLINE:
+                parked.patches = _find_placeholder(parked.pid, parked.placeholder)
+                is_there = bool(parked.patches)
+        except OSError:
+            is_there = False
+        if not is_there:
+            self._give_up(parked)
+            return
+        self._failures = 0
+        parked.is_ready = True
+        if parked.claim is not None:
+            self._release(parked)
+        self._check_waiters()
+
+    def _release(self, parked: _Parked) -> None:
+        if parked.claim is None or parked.handle is None:
+            return
+        subject, launch, code, _ = parked.claim
+        try:
+            self._load(parked, launch, code)
+            parked.line.sendall(_order(launch, code if parked.form == _INLINE else "", parked.env))
+        except OSError:
+            self._give_up(parked)
+            return
+        self._parked.pop(parked.form, None)
+        parked.line.close()
+        subject.adopt(launch, parked.handle, parked.outputs, parked.pid)
+        self._loop.later(_REFILL_DELAY_S, self.refill)
+
+    def _load(self, parked: _Parked, launch: Launch, code: str) -> None:
+        if parked.form == _FILE:
+            from .desk import keep_private
+
+            keep_private(parked.place, parked.place + "/main.py", code, launch)
+        else:
+            _overwrite(parked.pid, parked.patches, code)
+
+    def _give_up(self, parked: _Parked) -> None:
+        """It died or never came: whoever waits for it gets a plain start."""
+        if self._parked.get(parked.form) is parked:
+            self._failures += 1
+            self._discard(parked)
+            claim, parked.claim = parked.claim, None
+            if claim is not None:
+                claim[3]()
+            self._check_waiters()
+
+    def _discard(self, parked: _Parked) -> None:
+        del self._parked[parked.form]
+        self._loop.unwatch(parked.line.fileno())
+        parked.line.close()
+        for fd in parked.outputs:
+            os.close(fd)
+        if parked.handle is not None:
+            self._runners.kill(parked.handle)
+        self._loop.later(_REFILL_DELAY_S, self.refill)
+
+
+def _find_site() -> str:
+    """The environment's site-packages, if it has the hook and the hook's code is here."""
+    library = _VENV + "/lib"
+    try:
+        names = os.listdir(library)
+    except OSError:
+        return ""
+    for name in names:
+        site = "%s/%s/site-packages" % (library, name)
+        if os.path.exists("%s/%s" % (site, hook.NAME)) and os.path.exists(hook.PATH):
+            return site
+    return ""
+
+
+def _stamp(site: str) -> Stamp:
+    """Changes whenever a fresh interpreter might find something else than the parked one did."""
+    found: List[object] = []
+    for path in (site, _VENV + "/pyvenv.cfg", _PYTHON):
+        try:
+            status = os.stat(path)
+            found.append((status.st_ino, status.st_mtime_ns))
+        except OSError:
+            found.append(None)
+    return tuple(found)
+
+
+def _fits(parked: _Parked, launch: Launch, code: str) -> bool:
+    if launch.stdin or launch.size is not None or launch.user is not None or "\0" in code:
         return False
+    if parked.form == _INLINE and len(os.fsencode(code)) >= _PLACEHOLDER_LENGTH - 2:
+        return False
+    names = set(launch.env) | set(parked.env)
+    if any(launch.env.get(name) != parked.env.get(name) and _matters(name) for name in names):
+        return False
+    return os.path.isdir(launch.cwd) and os.access(launch.cwd, os.X_OK)
+
+
+def _matters(name: str) -> bool:
+    return name.startswith(_MATTERS) or name in _MATTERS_EXACTLY
+
+
+def _pipe() -> Tuple[int, int]:
+    reader, writer = os.pipe()
+    try:
+        fcntl.fcntl(reader, _F_SETPIPE_SZ, _PIPE_BYTES)
+    except OSError:
+        pass
+    return reader, writer
+
+
+def _order(launch: Launch, code: str, parked_env: Dict[str, str]) -> bytes:
+    parts = [os.fsencode(launch.cwd), os.fsencode(code)]
+    if list(launch.env.items()) == list(parked_env.items()):
+        parts.append(b"")
+    else:
+        parts.append(b"1")
+        parts += [os.fsencode(name) + b"=" + os.fsencode(value) for name, value in launch.env.items()]
+    body = b"\0".join(parts)
+    return len(body).to_bytes(4, "big") + body
+
+
+def _placeholder() -> str:
+    head = "raise SystemExit('k8e: this interpreter was never given its program') # %s " % os.urandom(16).hex()
+    return head + "." * (_PLACEHOLDER_LENGTH - len(head))
+
+
+def _find_placeholder(pid: int, placeholder: str) -> List[Tuple[int, bytes]]:
+    """Where the placeholder lies in a process: (address, kind), kind b"w" for wide text, b"n" for its command line."""
+    found: List[Tuple[int, bytes]] = []
+    wide, narrow = placeholder.encode("utf-32-le"), placeholder.encode("ascii")
+    fd = os.open("/proc/%d/mem" % pid, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for start, end, name in _regions(pid):
+            needle, kind = (narrow, b"n") if name == "[stack]" else (wide, b"w")
+            if name == "[stack]":
+                start = max(start, end - 512 * 1024)
+            found += [(start + at, kind) for at in _occurrences(_memory(fd, start, end), needle)]
+    finally:
+        os.close(fd)
+    return found if any(kind == b"w" for _, kind in found) else []
+
+
+def _regions(pid: int) -> List[Tuple[int, int, str]]:
+    """Private writable anonymous memory; the heap alone where there is one."""
+    found = []
+    with open("/proc/%d/maps" % pid, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            parts = line.split(None, 5)
+            name = parts[5].strip() if len(parts) > 5 else ""
+            if parts[1].startswith("rw") and name in ("", "[heap]", "[stack]"):
+                start, end = (int(text, 16) for text in parts[0].split("-"))
+                if end - start <= _MAX_REGION:
+                    found.append((start, end, name))
+    heaps = [region for region in found if region[2] in ("[heap]", "[stack]")]
+    return heaps if any(region[2] == "[heap]" for region in heaps) else found
+
+
+def _memory(fd: int, start: int, end: int) -> bytes:
+    pieces = []
+    while start < end:
+        try:
+            piece = os.pread(fd, end - start, start)
+        except OSError:
+            break
+        if not piece:
+            break
+        pieces.append(piece)
+        start += len(piece)
+    return b"".join(pieces)
+
+
+def _occurrences(memory: bytes, needle: bytes) -> List[int]:
+    found = []
+    at = memory.find(needle)
+    while at >= 0:
+        found.append(at)
+        at = memory.find(needle, at + len(needle))
+    return found
+
+
+def _overwrite(pid: int, patches: List[Tuple[int, bytes]], code: str) -> None:
+    """Put the program where the placeholder was.
+
+    SAFETY: the process waits in our own hook and is a child of our runner; what is overwritten is exactly the text
+    that was found, never more than its length, so no other memory of it can change.
+    """
+    # The interpreter ends the text of -c with a newline.
+    wide = (code + "\n\0").encode("utf-32-le", "surrogatepass")
+    narrow = os.fsencode(code).ljust(_PLACEHOLDER_LENGTH, b"\0")
+    fd = os.open("/proc/%d/mem" % pid, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for address, kind in patches:
+            os.pwrite(fd, wide if kind == b"w" else narrow, address)
+    finally:
+        os.close(fd)

@@ -53,7 +53,8 @@ def send(sock: socket.socket, message: Dict[str, Any], fds: Sequence[int] = ()) 
 def _receive(sock: socket.socket) -> Tuple[Optional[Dict[str, Any]], List[int]]:
     """The next message and its descriptors; None at the end."""
     fds = array.array("i")
-    head, rights, _, _ = sock.recvmsg(_LENGTH.size, socket.CMSG_SPACE(_MAX_FDS * fds.itemsize))
+    space = socket.CMSG_SPACE(_MAX_FDS * fds.itemsize)
+    head, rights, _, _ = sock.recvmsg(_LENGTH.size, space, socket.MSG_CMSG_CLOEXEC)
     for level, kind, data in rights:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
@@ -169,8 +170,10 @@ def find_program(name: str, path: str) -> str:
             return candidate
         elif os.path.exists(candidate):
             code = errno.EACCES
-        elif "/" in name and os.path.lexists(os.path.dirname(candidate)) and not os.path.isdir(
-            os.path.dirname(candidate) or "."
+        elif (
+            "/" in name
+            and os.path.lexists(os.path.dirname(candidate))
+            and not os.path.isdir(os.path.dirname(candidate) or ".")
         ):
             code = errno.ENOTDIR
     raise OSError(code, os.strerror(code), name)

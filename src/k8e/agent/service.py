@@ -41,8 +41,8 @@ class Service:
         except Refusal as refusal:
             link.fail(number, refusal.code, str(refusal))
         except OSError as error:
-            refusal = refusal_of(error)
-            link.fail(number, refusal.code, str(refusal))
+            answer = refusal_of(error)
+            link.fail(number, answer.code, str(answer))
         except Exception as error:  # noqa: BLE001  # the edge: whatever a request provokes, PID 1 answers and goes on
             sys.excepthook(*sys.exc_info())
             link.fail(number, "internal", "%s: %s" % (type(error).__name__, error))

@@ -178,6 +178,12 @@ class _Core:
         if self.loss is not None:
             raise LinkLost(str(self.loss)) from self.loss
 
+    def check_greeted(self) -> None:
+        if isinstance(self.loss, ProtocolError | OSError):
+            raise self.loss
+        if self.loss is not None:
+            raise ConnectionResetError(str(self.loss))
+
     def open(self, op: str, args: Mapping[str, Json], offsets: Mapping[int, int] | None) -> Stream:
         self.check()
         number = self.mux.open(op, args, offsets=offsets)
@@ -253,8 +259,7 @@ class Link:
             async with asyncio.timeout(timeout_s):
                 await loop.create_unix_connection(lambda: _Protocol(core), os.fspath(path))
                 await core.greeted.wait()
-            if core.loss is not None:
-                raise _dial_error(core.loss)
+            core.check_greeted()
         except BaseException:
             core.abort()
             raise
@@ -305,10 +310,6 @@ class Link:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _dial_error(loss: Exception) -> Exception:
-    return loss if isinstance(loss, ProtocolError | OSError) else ConnectionResetError(str(loss))
 
 
 class _Protocol(asyncio.BufferedProtocol):
