@@ -61,11 +61,25 @@ class ExecCalls(Transport):
         env: Mapping[str, str] | None = None,
         user: str = "",
         stdin: Input | None = None,
+        exec_id: str = "",
     ) -> AsyncIterator[Chunk | Exit]:
-        """Output as bytes with its stream's name, losing nothing, and one `Exit` at the end."""
+        """Output as bytes with its stream's name, losing nothing, and one `Exit` at the end.
+
+        With an `exec_id` of your own the command can be taken up again by `attach_exec` after a lost connection.
+        """
         request = exec_request(session_id, command, timeout, workdir=workdir, env=env, user=user)
-        async for item in self._attached(request, stdin, timeout):
+        async for item in self._attached(request, stdin, timeout, exec_id):
             yield item
+
+    async def attach_exec(
+        self, session_id: str, exec_id: str, *, stdout_offset: int = 0, stderr_offset: int = 0
+    ) -> AsyncIterator[Chunk | Exit]:
+        """A foreground command's output from the given offsets on; leaving the loop does not stop the command."""
+        request = pb.AttachExecRequest(
+            session_id=session_id, exec_id=exec_id, stdout_offset=stdout_offset, stderr_offset=stderr_offset
+        )
+        async for message in self._each(self._stub.AttachExec(request)):
+            yield output_item(message)
 
     async def start_run(
         self,
@@ -107,9 +121,9 @@ class ExecCalls(Transport):
         return (await self._call(self._stub.Exec, request, timeout_s=QUICK_S)).run_id
 
     async def _attached(
-        self, request: pb.ExecRequest, stdin: Input | None, timeout: float
+        self, request: pb.ExecRequest, stdin: Input | None, timeout: float, exec_id: str = ""
     ) -> AsyncIterator[Chunk | Exit]:
-        call = self._stub.ExecAttach(inputs(request, stdin), timeout=deadline(timeout))
+        call = self._stub.ExecAttach(inputs(request, stdin, exec_id), timeout=deadline(timeout))
         async for message in self._each(call):
             if message.WhichOneof("output") != "started":
                 yield output_item(message)
@@ -123,8 +137,8 @@ class ExecCalls(Transport):
         raise AssertionError("the server ends every stream with an exit")
 
 
-async def inputs(request: pb.ExecRequest, stdin: Input | None) -> AsyncIterator[pb.ExecInput]:
-    yield pb.ExecInput(start=request, with_stdin=stdin is not None)
+async def inputs(request: pb.ExecRequest, stdin: Input | None, exec_id: str) -> AsyncIterator[pb.ExecInput]:
+    yield pb.ExecInput(start=request, with_stdin=stdin is not None, exec_id=exec_id)
     if isinstance(stdin, bytes):
         for start in range(0, len(stdin), PIECE):
             yield pb.ExecInput(stdin=stdin[start : start + PIECE])

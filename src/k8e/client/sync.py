@@ -143,6 +143,7 @@ class SandboxClient:
     exec = Blocking(AsyncSandboxClient.exec)
     exec_stream = Iterating(AsyncSandboxClient.exec_stream)
     exec_output = Iterating(AsyncSandboxClient.exec_output)
+    attach_exec = Iterating(AsyncSandboxClient.attach_exec)
     start_run = Blocking(AsyncSandboxClient.start_run)
     poll_run = Blocking(AsyncSandboxClient.poll_run)
     attach_run = Iterating(AsyncSandboxClient.attach_run)

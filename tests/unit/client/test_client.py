@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import assert_type
 
 import pytest
 
@@ -18,6 +19,7 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e.client import (
     AsyncSandboxClient,
     Chunk,
+    ExecResult,
     Exit,
     InvalidRequest,
     Limits,
@@ -264,6 +266,14 @@ def test_every_async_call_has_its_sync_face() -> None:
     calls = {name for name, value in inspect.getmembers(AsyncSandboxClient) if not name.startswith("_")}
     faces = {name for name, value in vars(SandboxClient).items() if isinstance(value, Blocking | Iterating)}
     assert calls - {"aclose", "close"} == faces
+
+
+def test_the_sync_face_keeps_the_types_of_the_async_one(client: SandboxClient, sid: str) -> None:
+    assert_type(client.exec(sid, "true", 5), ExecResult)
+    assert_type(client.exec_stream(sid, "true"), Iterator[str])
+    assert_type(client.create_session(tenant_id="typed"), str)
+    with pytest.raises(TypeError):
+        client.exec(sid, "true", no_such=1)  # type: ignore[call-arg]  # the checker refuses it, too
 
 
 def test_the_old_import_name_has_every_public_name() -> None:

@@ -98,6 +98,7 @@ async def test_the_health_probe_is_answered_with_not_found(stub: SandboxStub) ->
         ("Exec", pb.ExecRequest(session_id="s", command="true", argv=[b"true"]), "argv"),
         ("Exec", pb.ExecRequest(session_id="s", command="a\0b"), "command"),
         ("Exec", pb.ExecRequest(session_id="s", command="true", timeout=-1), "timeout"),
+        ("Exec", pb.ExecRequest(session_id="s", command="true", timeout_s=float("inf")), "timeout_s"),
         ("Exec", pb.ExecRequest(session_id="s", command="true", workdir="/a\0"), "workdir"),
         ("Exec", pb.ExecRequest(session_id="s", code=b"1", language="cobol"), "language"),
         ("Exec", pb.ExecRequest(session_id="s", command="true", env={"A=B": b""}), "env"),
@@ -209,6 +210,13 @@ async def test_separate_streams_stdin_and_exit_travel_on_one_call(stub: SandboxS
     }
     assert list(streams.values()) == [b"one\xfftwo", b"err\n"]
     assert outputs[-1].exit.exit_code == 5
+
+
+async def test_attaching_to_an_unknown_command_is_not_found(stub: SandboxStub, session_id: str) -> None:
+    call = stub.AttachExec(pb.AttachExecRequest(session_id=session_id, exec_id="exec-none"))
+    with pytest.raises(aio.AioRpcError) as caught:
+        await call.read()
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def test_a_signal_on_the_stream_reaches_the_command(stub: SandboxStub, session_id: str) -> None:

@@ -170,6 +170,15 @@ async def test_another_user_is_another_owner(tmp_path: Path) -> None:
         assert [each.session_id for each in (await stub.ListSessions(pb.ListSessionsRequest())).sessions] == [mine]
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.anyio
+async def test_callers_over_both_loopback_addresses_are_the_same_owner(tmp_path: Path, host: str) -> None:
+    async with open_door(tmp_path, host=host) as door, open_channel(door.target) as channel:
+        made = await SandboxStub(channel).CreateSession(pb.CreateSessionRequest())
+        owner = uid_owner(os.geteuid())
+        assert [view.session_id for view in door.engine.list_sessions(owner)] == [made.session_id]
+
+
 @pytest.mark.anyio
 async def test_a_stranger_is_refused_before_anything_happens(tmp_path: Path) -> None:
     class Nobody:

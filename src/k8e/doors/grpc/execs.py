@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import math
 from collections.abc import AsyncIterator, Mapping
 
 from k8e._proto import sandbox_pb2 as pb
@@ -172,7 +173,9 @@ def arguments(argv: object) -> tuple[str, ...]:
 def timeout(request: pb.ExecRequest) -> float | None:
     """None takes the session's limit; a background run without a time-out has no limit."""
     if request.HasField("timeout_s"):
-        return max(request.timeout_s, 0.0) if request.timeout_s == request.timeout_s else 0.0
+        if not math.isfinite(request.timeout_s):
+            raise InvalidSpec("must be a number of seconds", field="timeout_s")
+        return max(request.timeout_s, 0.0)
     if request.timeout < 0:
         raise InvalidSpec("must be 0 or more seconds", field="timeout")
     return float(request.timeout) or (0.0 if request.background else None)
