@@ -4,8 +4,6 @@ Read as source by Python 3.8 and later. It imports nothing that a fresh interpre
 leaves nothing behind: no descriptor, variable, module or name.
 """
 
-from __future__ import annotations
-
 
 def _park() -> None:
     import os
