@@ -84,7 +84,7 @@ def prepare(data_dir: Path, environ: Mapping[str, str]) -> None:
     from k8e.setup.report import Stderr
 
     try:
-        ensure(data_dir, Stderr(), env=environ)
+        ensure(Path(environ.get("K8E_SANDBOX_TOOLS_DIR") or data_dir), Stderr(), env=environ)
     except K8eError as error:
         raise ServerFailed(str(error)) from error
     except OSError as error:

@@ -24,10 +24,11 @@ def add(commands: Subparsers) -> None:
 
 
 def examine(args: argparse.Namespace) -> int:
+    from k8e.cli.trial import probes
     from k8e.setup.doctor import as_json, as_text, diagnose
     from k8e.setup.report import Stderr
 
     data_dir = args.data_dir.absolute() if args.data_dir else own_data_dir(os.environ)
-    diagnosis = diagnose(data_dir, fix=args.fix, report=Stderr(), env=os.environ)
+    diagnosis = diagnose(data_dir, fix=args.fix, report=Stderr(), env=os.environ, more=probes(data_dir))
     print(as_json(diagnosis) if args.json else as_text(diagnosis))
     return 0 if diagnosis.ok else 1
