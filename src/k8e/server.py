@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 from k8e import __version__
+from k8e.agent import hook
 from k8e.doors.grpc import Door, ServerFacts, serve
 from k8e.doors.grpc.serving import Address
 from k8e.engine.engine import Engine
@@ -27,7 +28,7 @@ from k8e.model import Limits, Runtime, SessionSpec
 from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Reporter
-from k8e.substrate.local.settings import LocalSettings
+from k8e.substrate.local.settings import LocalSettings, SiteHook
 from k8e.substrate.local.substrate import LocalSubstrate
 
 __all__ = ["local_settings", "locked", "main", "make_directories", "run"]
@@ -167,6 +168,7 @@ def local_settings(settings: ServerSettings, provisioned: Provisioned) -> LocalS
         bundle=provisioned.bundle.path,
         agent_argv=provisioned.bundle.argv,
         agent_env=provisioned.bundle.env,
+        site_hook=SiteHook(name=hook.NAME, line=hook.LINE),
     )
 
 
