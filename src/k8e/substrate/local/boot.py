@@ -145,16 +145,7 @@ def _make_groups(blueprint: Blueprint) -> None:
     group.limit_memory(memory.visible_bytes, AGENT)
     group.limit_tasks(_HOST_TASKS)
     if blueprint.runtime.handles_oom_inside:
-        _prepare_oom(group, memory.limit_bytes, memory.headroom_bytes)
-
-
-def _prepare_oom(group: SandboxGroup, limit_bytes: int, headroom_bytes: int) -> None:
-    directory = group.directory("memory")
-    if directory is not None and group.version("memory") == 1:
-        oom.disable_kill(directory)
-    elif directory is not None:
-        oom.throttle_at(directory, limit_bytes)
-        group.limit_memory(limit_bytes + headroom_bytes)
+        oom.prepare(group, memory.limit_bytes, memory.headroom_bytes)
 
 
 def _user_namespace(blueprint: Blueprint, cleanup: ExitStack) -> int | None:

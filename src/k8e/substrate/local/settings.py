@@ -31,3 +31,5 @@ class LocalSettings:
     site_hook: SiteHook | None = None
     image_roots: tuple[Path, ...] = ()
     """Where images other than `host` may lie, besides <data>/images/library."""
+    node_tools: Path | None = None
+    """An npm prefix with `bin/tsx`, shown to `host` sandboxes as /opt/k8e; None: <data>/tools/node, if it is there."""

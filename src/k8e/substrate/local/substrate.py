@@ -59,7 +59,11 @@ class LocalSubstrate:
         self._disks = Disks(self._layout.disks)
         self._idmaps = IdMaps()
         self._builder = Builder(self._disks, self._idmaps)
-        self._images = ImageStore(self._layout, (self._layout.images / "library", *settings.image_roots))
+        self._images = ImageStore(
+            self._layout,
+            (self._layout.images / "library", *settings.image_roots),
+            node_tools=settings.node_tools or self._layout.node_tools,
+        )
         self._workspaces = Workspaces(self._layout, self._disks)
         self._workspace_lock = threading.Lock()
         self._boots = Threads("k8e-boot", _BOOT_THREADS)
@@ -68,6 +72,11 @@ class LocalSubstrate:
         self._available: Mapping[Runtime, Availability] | None = None
         self._prepare_directories()
         self._blocks = Blocks({found.block for found in record.load_all(self._layout)})
+
+    @property
+    def data_dir(self) -> Path:
+        """Where everything of this substrate lies."""
+        return self._layout.data_dir
 
     def _prepare_directories(self) -> None:
         # Traversable, not listable: a sandbox's root, nobody to the host, must reach its own directory.
@@ -258,24 +267,21 @@ class LocalSubstrate:
         return target
 
     async def out_of_memory(self, sandbox: SandboxId) -> None:
-        known = self._known(sandbox)
-        group = self._group(sandbox)
-        directory = group.directory("memory")
-        if directory is None or not self._driver(known.runtime).handles_oom_inside:
-            await asyncio.Event().wait()  # the kernel chooses one process by itself and the sandbox lives on
-            return
+        known, group = self._known(sandbox), self._group(sandbox)
+        if not self._driver(known.runtime).handles_oom_inside:
+            await asyncio.Event().wait()  # the kernel chooses one process by itself, and the sandbox lives on
+        memory = self._memory(known)
         try:
-            await (oom.wait_v1(directory) if group.version("memory") == 1 else oom.wait_v2(directory))
-            memory = self._memory(known)
-            # Raising never blocks, and every task of the sandbox waits for it.
-            group.limit_memory(memory.limit_bytes + memory.headroom_bytes)
+            if not group.is_memory_above(memory.limit_bytes):
+                await oom.wait(group)
+            oom.lend(group, memory.limit_bytes, memory.headroom_bytes)
         except OSError as error:
             raise SandboxFailed("watch memory", error) from error
 
     async def relieved(self, sandbox: SandboxId) -> None:
         known = self._known(sandbox)
         try:
-            await self._boots.run(self._group(sandbox).limit_memory, self._memory(known).limit_bytes)
+            await self._boots.run(oom.restore, self._group(sandbox), self._memory(known).limit_bytes)
         except OSError as error:
             raise SandboxFailed("restore memory limit", error) from error
 

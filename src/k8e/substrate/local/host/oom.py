@@ -7,27 +7,84 @@ killing is switched off and an eventfd tells; on v2 `memory.high` throttles belo
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import time
 from pathlib import Path
 
 from k8e.substrate.local.host import inotify
+from k8e.substrate.local.host.cgroup import SandboxGroup
 
-__all__ = ["disable_kill", "throttle_at", "wait_v1", "wait_v2"]
+__all__ = ["lend", "prepare", "restore", "wait"]
 
 _NEARLY = 0.95
+_PATIENCE_S = 3.0
+_PAUSE_S = 0.01
 
 
-def disable_kill(group: Path) -> None:
-    """v1: tasks that hit the limit wait instead of dying."""
-    (group / "memory.oom_control").write_text("1", encoding="ascii")
+def prepare(group: SandboxGroup, limit_bytes: int, headroom_bytes: int) -> None:
+    """Let tasks that hit the limit wait (v1) or be slowed down (v2) instead of dying."""
+    directory = group.directory("memory")
+    if directory is None:
+        return
+    if group.version("memory") == 1:
+        (directory / "memory.oom_control").write_text("1", encoding="ascii")
+    else:
+        group.limit_memory(limit_bytes + 2 * headroom_bytes)
+        _throttle_at(directory, limit_bytes)
 
 
-def throttle_at(group: Path, limit_bytes: int) -> None:
-    """v2: tasks above it are slowed down, and `memory.events` says so."""
-    (group / "memory.high").write_text(str(limit_bytes), encoding="ascii")
+def _throttle_at(directory: Path, limit_bytes: int) -> None:
+    (directory / "memory.high").write_text(str(limit_bytes), encoding="ascii")
 
 
-async def wait_v1(group: Path) -> None:
+def lend(group: SandboxGroup, limit_bytes: int, headroom_bytes: int) -> None:
+    """Give a little more at once; raising never blocks, and every task of the sandbox is waiting for it."""
+    directory = group.directory("memory")
+    if directory is not None and group.version("memory") == 2:
+        _throttle_at(directory, limit_bytes + headroom_bytes)
+    else:
+        group.limit_memory(limit_bytes + headroom_bytes)
+
+
+async def wait(group: SandboxGroup) -> None:
+    """Return when the sandbox is out of memory, at once if it already is; never on a host without the controller."""
+    directory = group.directory("memory")
+    if directory is None:
+        await asyncio.Event().wait()
+    elif group.version("memory") == 1:
+        await _wait_v1(directory)
+    else:
+        await _wait_v2(directory)
+
+
+def restore(group: SandboxGroup, limit_bytes: int) -> None:
+    """Lower the limit again; blocking.
+
+    A dead hog's memory comes back a little later: gVisor returns it in the background. If it does not come back
+    in time the limit stays raised, which the next wait takes for what it is: still out of memory.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            _set_back(group, limit_bytes)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
+
+
+def _set_back(group: SandboxGroup, limit_bytes: int) -> None:
+    directory = group.directory("memory")
+    if directory is not None and group.version("memory") == 2:
+        _throttle_at(directory, limit_bytes)
+    else:
+        group.limit_memory(limit_bytes)
+
+
+async def _wait_v1(group: Path) -> None:
     """Return when the group is out of memory, at once if it already is."""
     event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     try:
@@ -55,7 +112,7 @@ async def _readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
-async def wait_v2(group: Path) -> None:
+async def _wait_v2(group: Path) -> None:
     """Return when what cannot be reclaimed has reached `memory.high`."""
     await inotify.until(group / "memory.events", inotify.MODIFY, lambda: _is_exhausted(group))
 

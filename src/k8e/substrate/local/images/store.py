@@ -29,8 +29,9 @@ Layer = Callable[[Image, Path], None]
 class ImageStore:
     """Blocking; safe from several threads."""
 
-    def __init__(self, layout: Layout, roots: tuple[Path, ...]) -> None:
+    def __init__(self, layout: Layout, roots: tuple[Path, ...], *, node_tools: Path) -> None:
         self._layout = layout
+        self._tools = node_tools
         self._roots = tuple(root.resolve() for root in roots)
         self._preparing = threading.Lock()
 
@@ -57,8 +58,7 @@ class ImageStore:
     def _host(self, skeleton: Path) -> Image:
         digest = _digest(_HOST, *_stamps(Path("/usr/bin/python3"), Path("/etc/ld.so.cache"), Path("/etc/os-release")))
         layer = self._once(digest, host.fill)
-        tools = self._layout.node_tools
-        extra = (Bind(source=tools, target=TOOLS_AT),) if tools.is_dir() else ()
+        extra = (Bind(source=self._tools, target=TOOLS_AT),) if self._tools.is_dir() else ()
         return Image(digest=digest, layers=(layer, skeleton), binds=(*host.binds(), *extra))
 
     def _given(self, path: Path, skeleton: Path) -> Image:

@@ -1,0 +1,231 @@
+"""One sandbox on the real kernel: what it is made of, what bounds it, and that it goes without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from k8e.errors import Conflict, HostUnsupported, InvalidSpec, SandboxFailed
+from k8e.model import MIB, Claim, Runtime, SandboxId, Template, WorkspaceId
+from k8e.substrate.local import boot, control, record
+from k8e.substrate.local.blocks import base_id
+from k8e.substrate.local.host import cgroup, loop, mount
+from k8e.substrate.local.substrate import LocalSubstrate
+from tests.support.bare_sandboxes import Bare, Boxes
+
+pytestmark = pytest.mark.anyio
+
+TIMEOUT_S = 20.0
+CLAIM = Claim(cpus=1, processes=32)
+
+
+def _traces(box: Bare) -> dict[str, bool]:
+    """Which kinds of things exist of a sandbox."""
+    trees = cgroup.hierarchies()
+    return {
+        "directory": box.paths.root.exists(),
+        "mounts": bool(mount.mounts_under(box.paths.root)),
+        "loop device": any(Path(file).is_relative_to(box.paths.root) for file in loop.backing_files().values()),
+        "cgroups": any((tree.path / cgroup.ROOT / box.id).exists() for tree in trees),
+        "processes": bool(cgroup.SandboxGroup(trees, box.id, owner="").processes()),
+    }
+
+
+async def test_a_destroyed_sandbox_leaves_nothing(boxes: Boxes, runtime: Runtime, substrate: LocalSubstrate) -> None:
+    async with boxes(runtime) as box:
+        assert all(_traces(box).values()), "the control: it was all there"
+        assert box.id in await substrate.survivors()
+    assert not any(_traces(box).values())
+    assert box.id not in await substrate.survivors()
+
+
+async def test_a_sandbox_is_in_its_own_group_in_every_hierarchy(boxes: Boxes, runtime: Runtime) -> None:
+    async with boxes(runtime) as box:
+        known = record.load(box.paths)
+        assert known is not None
+        lines = Path(f"/proc/{known.pid}/cgroup").read_text(encoding="ascii").splitlines()
+    assert lines
+    assert all(f"/k8e/{box.id}/" in line for line in lines)
+
+
+async def test_root_inside_is_nobody_outside(boxes: Boxes, runtime: Runtime) -> None:
+    async with boxes(runtime) as box:
+        known = record.load(box.paths)
+        assert known is not None
+        assert await box.sh("id -u; touch /workspace/file; stat -c %u /workspace/file") == "0\n0\n"
+        assert (box.paths.disk / "workspace/file").stat().st_uid == 0, "as stored"
+        assert (box.paths.workspace / "file").stat().st_uid == base_id(known.block), "as the host sees it used"
+
+
+async def test_two_sandboxes_share_no_owner(boxes: Boxes, runtime: Runtime) -> None:
+    async with boxes(runtime) as one, boxes(runtime) as other:
+        first, second = record.load(one.paths), record.load(other.paths)
+    assert first is not None
+    assert second is not None
+    assert first.block != second.block
+
+
+@pytest.mark.parametrize("place", ["/workspace", "/tmp", "/root"])
+async def test_a_full_disk_is_an_error_inside_and_nothing_outside(boxes: Boxes, runtime: Runtime, place: str) -> None:
+    async with boxes(runtime, disk_bytes=64 * MIB) as box:
+        assert await box.code(f"head -c 8M /dev/zero >{place}/small") == 0, "the control: there is room for this"
+        assert "No space left" in await box.sh(f"head -c 128M /dev/zero >{place}/large")
+        assert await box.code(f"rm {place}/large && echo fine >{place}/again") == 0
+        assert box.paths.image.stat().st_blocks * 512 <= 65 * MIB
+
+
+async def test_inodes_are_bounded(boxes: Boxes, runtime: Runtime) -> None:
+    async with boxes(runtime, disk_bytes=64 * MIB) as box:
+        fill = "cd /workspace && i=0; while true >f$i; do i=$((i+1)); done; echo $i"
+        made = int((await box.sh(f"({fill}) 2>/dev/null")).split()[-1])
+    assert 100 < made < 5_000
+
+
+async def test_the_socket_directory_is_sealed(boxes: Boxes, runtime: Runtime) -> None:
+    async with boxes(runtime) as box:
+        assert await box.code("touch /root/file") == 0, "the control"
+        assert "Read-only" in await box.sh("touch /.k8e-run/file")
+        assert await box.sh("ls -A /.k8e-run") == ""
+        await box.link.close()  # the stand-in serves one connection at a time
+        async with await box.substrate.dial(box.id) as link:
+            assert link.hello["boot"] == "stand-in"
+
+
+async def test_nothing_on_the_host_is_reached_through_stdio(boxes: Boxes) -> None:
+    async with boxes(Runtime.CONTAINER) as box:
+        links = await box.sh("for n in 0 1 2; do readlink /proc/1/fd/$n; done")
+    assert links.split() == ["/dev/null"] * 3
+
+
+async def test_death_is_known_at_once(boxes: Boxes, runtime: Runtime, substrate: LocalSubstrate) -> None:
+    async with boxes(runtime) as box:
+        known = record.load(box.paths)
+        assert known is not None
+        assert substrate.alive(box.id), "the control"
+        async with asyncio.timeout(TIMEOUT_S):
+            os.kill(known.pid, signal.SIGKILL)
+            await substrate.death(box.id)
+        assert not substrate.alive(box.id)
+
+
+async def test_destroying_twice_or_what_never_was_is_fine(boxes: Boxes, substrate: LocalSubstrate) -> None:
+    async with boxes(Runtime.CONTAINER) as box:
+        await substrate.destroy(box.id)
+        await substrate.destroy(box.id)
+    await substrate.destroy(SandboxId("never-was"))
+
+
+STEPS = [
+    (cgroup.SandboxGroup, "create"),
+    (boot.Builder, "_make_disk"),
+    (boot.Builder, "_mount_rootfs"),
+    (control, "make"),
+    (boot.Builder, "_write_spec"),
+    (control, "capture"),
+    (control, "seal"),
+]
+
+
+@pytest.mark.parametrize(("place", "name"), STEPS, ids=[name for _, name in STEPS])
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_failed_step_leaves_nothing(
+    substrate: LocalSubstrate, monkeypatch: pytest.MonkeyPatch, place: object, name: str, when: str
+) -> None:
+    real = getattr(place, name)
+
+    def fail(*args: object, **kwargs: object) -> None:
+        if when == "after":
+            real(*args, **kwargs)
+        raise OSError(5, "injected")
+
+    monkeypatch.setattr(place, name, fail)
+    sandbox = SandboxId(f"t-fault-{name.strip('_')}-{when}")
+    with pytest.raises(SandboxFailed, match="injected"):
+        await substrate.create(sandbox, Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB))
+    assert sandbox not in await substrate.survivors()
+
+
+async def test_a_cancelled_creation_leaves_nothing(substrate: LocalSubstrate, runtime: Runtime) -> None:
+    sandbox = SandboxId(f"t-cancelled-{runtime}")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.03):
+            await substrate.create(sandbox, Template(runtime=runtime, disk_bytes=64 * MIB))
+    assert sandbox not in await substrate.survivors()
+
+
+async def test_commands_are_bounded_in_number(boxes: Boxes) -> None:
+    flood = "for i in $(seq 64); do sleep 0.3 & echo $i; done"
+    async with boxes(Runtime.CONTAINER) as box:
+        await box.substrate.configure(box.id, CLAIM, box.link)
+        assert "64" in (await box.sh(flood)).split(), "the control: outside the commands' group"
+        bounded = await box.sh(f"echo 0 >/.k8e-cgroup; {flood}")
+    assert "Cannot fork" in bounded
+    assert {"20", "32"} & set(bounded.split()) == {"20"}
+
+
+async def _relieve(box: Bare) -> None:
+    """What the engine does: learn of it, let the agent kill, put the limit back."""
+    await box.substrate.out_of_memory(box.id)
+    await box.link.call("oom", {}, timeout_s=10)
+    await box.substrate.relieved(box.id)
+
+
+@pytest.mark.parametrize("hog", ["x = bytearray(600 * 2**20)", "x = []\nwhile True: x.append(bytearray(2**20))"])
+async def test_the_hog_dies_and_the_sandbox_lives(boxes: Boxes, runtime: Runtime, hog: str) -> None:
+    async with boxes(runtime) as box, asyncio.timeout(TIMEOUT_S):
+        await box.substrate.configure(box.id, CLAIM, box.link)
+        await box.link.call("start", {"text": f"unset PYTHONHOME; python3 -c '{hog}'; echo $? >/tmp/ended"})
+        if runtime is Runtime.GVISOR:
+            await _relieve(box)
+        while not (ended := await box.sh("cat /tmp/ended 2>/dev/null; sleep 0.02")):
+            pass
+        assert ended == "137\n"
+        assert box.substrate.alive(box.id)
+        assert box.substrate.oom_kills(box.id) == (0 if runtime is Runtime.GVISOR else 1)
+
+
+async def test_a_workspace_outlives_its_sandbox(boxes: Boxes, runtime: Runtime, substrate: LocalSubstrate) -> None:
+    workspace = WorkspaceId(f"ws-{runtime}")
+    await substrate.create_workspace(workspace, 64 * MIB)
+    claim = Claim(cpus=1, processes=32, workspace=workspace)
+    for expected in ("", "first\n"):
+        async with boxes(runtime) as box:
+            await substrate.configure(box.id, claim, box.link)
+            await substrate.configure(box.id, claim, box.link)
+            assert await box.sh("cat /workspace/note 2>/dev/null") == expected
+            assert await box.code("echo first >/workspace/note") == 0
+            with pytest.raises(Conflict, match="in use"):
+                await substrate.delete_workspace(workspace)
+    await substrate.delete_workspace(workspace)
+
+
+@pytest.mark.parametrize("child_runtime", [Runtime.GVISOR, Runtime.CONTAINER])
+async def test_a_shared_workspace_is_coherent_both_ways(boxes: Boxes, runtime: Runtime, child_runtime: Runtime) -> None:
+    async with boxes(runtime) as parent:
+        assert await parent.code("echo 1 >/workspace/note") == 0
+        async with boxes(child_runtime) as child:
+            shared = await parent.substrate.share_workspace(parent.id)
+            await child.substrate.configure(child.id, Claim(cpus=1, processes=32, workspace=shared), child.link)
+            assert (
+                await child.sh("cat /workspace/note; stat -c %u /workspace/note; echo 22 >/workspace/note") == "1\n0\n"
+            )
+            assert await parent.sh("cat /workspace/note; mv /workspace/note /workspace/moved") == "22\n"
+            assert await child.sh("ls /workspace; rm /workspace/moved") == "moved\n"
+            assert await parent.sh("ls /workspace") == ""
+        assert await parent.code("echo still >/workspace/here") == 0
+
+
+@pytest.mark.parametrize("missing", [Runtime.KATA, Runtime.FIRECRACKER])
+async def test_an_unknown_runtime_says_why_and_never_falls_back(substrate: LocalSubstrate, missing: Runtime) -> None:
+    with pytest.raises(HostUnsupported, match="not available on this host"):
+        await substrate.create(SandboxId("t-missing"), Template(runtime=missing))
+
+
+@pytest.mark.parametrize("image", ["/", "/etc", "../../..", "nothing"])
+async def test_only_the_operators_images_can_be_named(substrate: LocalSubstrate, image: str) -> None:
+    with pytest.raises(InvalidSpec, match="no image"):
+        await substrate.create(SandboxId("t-image"), Template(image=image))
