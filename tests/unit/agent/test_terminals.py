@@ -1,0 +1,67 @@
+"""Terminals: a real controlling terminal with size, signals and a foreground group."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from k8e.wire.aio import Data, Link, Stream
+from tests.support.agents import execute, follow, request
+
+pytestmark = pytest.mark.anyio
+
+SIZE = {"rows": 30, "cols": 100}
+
+
+async def until(stream: Stream, word: bytes) -> bytes:
+    seen = b""
+    async with asyncio.timeout(5):
+        while word not in seen:
+            item = await stream.receive()
+            assert item is not None, seen
+            if isinstance(item, Data):
+                seen += item.payload
+                stream.ack(item.channel, item.offset + len(item.payload))
+    return seen
+
+
+async def test_a_terminal_has_its_size_and_is_the_controlling_one(link: Link) -> None:
+    done = await execute(link, shell="stty size < /dev/tty; tty", pty=SIZE)
+    assert done.stdout.startswith(b"30 100\r\n/dev/pts/")
+
+
+async def test_a_resize_reaches_the_program(link: Link) -> None:
+    args = request(shell="trap 'stty size; exit' WINCH; echo up; while :; do sleep 0.02; done", pty=SIZE)
+    stream = await link.open("exec", args)
+    await until(stream, b"up")
+    await link.call("resize", {"id": args["id"], "rows": 50, "cols": 20})
+    assert b"50 20" in (await follow(stream)).stdout
+
+
+async def test_typed_control_characters_signal_the_foreground_group(link: Link) -> None:
+    args = request(shell="trap 'echo interrupted; exit 3' INT; echo up; while :; do sleep 0.02; done", pty=SIZE)
+    stream = await link.open("exec", args)
+    await until(stream, b"up")
+    await stream.send(0, b"\x03")
+    done = await follow(stream)
+    assert (done.code, b"interrupted" in done.stdout) == (3, True)
+
+
+async def test_the_foreground_group_is_known(link: Link) -> None:
+    args = request(argv=["bash", "--norc", "-i"], pty=SIZE, env={"PS1": "ready> "})
+    stream = await link.open("exec", args)
+    await until(stream, b"ready> ")
+    foreground = await link.call("foreground", {"id": args["id"]})
+    listing = await link.call("execs")
+    assert foreground["pgid"] == listing["execs"][0]["pid"]
+    await stream.send(0, b"exit 6\n")
+    assert (await follow(stream)).code == 6
+
+
+async def test_a_finished_input_is_an_end_of_file(link: Link) -> None:
+    stream = await link.open("exec", request(argv=["cat"], pty=SIZE))
+    await stream.send(0, b"hello\n")
+    await until(stream, b"hello\r\nhello\r\n")
+    await stream.finish(0)
+    assert (await follow(stream)).code == 0
