@@ -17,9 +17,10 @@ from k8e.errors import SandboxFailed
 from k8e.substrate.local import control, plan
 from k8e.substrate.local.blocks import base_id, sandbox_map
 from k8e.substrate.local.disks import Disks
-from k8e.substrate.local.host import disk, loop, mount, oom, userns
+from k8e.substrate.local.host import disk, loop, mount, oom
 from k8e.substrate.local.host.cgroup import AGENT, UNLIMITED, SandboxGroup
 from k8e.substrate.local.host.process import Process
+from k8e.substrate.local.host.userns import Nascent
 from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.layout import SandboxPaths
 from k8e.substrate.local.plan import Agent, Boot, Image
@@ -74,6 +75,7 @@ class Builder:
             with _step("start launcher"):
                 launcher = Launcher.start(blueprint.runtime, blueprint.group, paths)
                 cleanup.callback(launcher.abandon)
+                nascent = _nascent_userns(blueprint, cleanup)
             with _step("make disk"):
                 self._make_disk(blueprint)
             with _step("mount rootfs"):
@@ -81,7 +83,9 @@ class Builder:
             with _step("make control socket directory"):
                 control.make(paths, base_id(blueprint.block))
             with _step("make user namespace"):
-                namespace = _user_namespace(blueprint, cleanup)
+                namespace = None if nascent is None else nascent.finish()
+                if namespace is not None:
+                    cleanup.callback(os.close, namespace)
             with _step("write spec"):
                 self._write_spec(blueprint, namespace)
             init = launcher.go()
@@ -148,13 +152,13 @@ def _make_groups(blueprint: Blueprint) -> None:
         oom.prepare(group, memory.limit_bytes, memory.headroom_bytes)
 
 
-def _user_namespace(blueprint: Blueprint, cleanup: ExitStack) -> int | None:
+def _nascent_userns(blueprint: Blueprint, cleanup: ExitStack) -> Nascent | None:
     """A fresh one per sandbox, even when its block is reused: keyrings and counters belong to the namespace."""
     if not blueprint.runtime.joins_userns:
         return None
-    namespace = userns.create(sandbox_map(blueprint.block), USERNS_LIMITS)
-    cleanup.callback(os.close, namespace)
-    return namespace
+    nascent = Nascent.start(sandbox_map(blueprint.block), USERNS_LIMITS)
+    cleanup.callback(nascent.close)
+    return nascent
 
 
 def remove(paths: SandboxPaths, group: SandboxGroup) -> None:

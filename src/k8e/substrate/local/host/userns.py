@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-__all__ = ["Extent", "create", "map_text"]
-
-_TIMEOUT_S = 10.0
+__all__ = ["Extent", "Nascent", "create", "map_text"]
 
 # A namespace can only be limited from inside, by somebody with capabilities there; and ids can only be
 # mapped from outside. Hence the two-step conversation over the child's stdio.
@@ -37,18 +35,42 @@ def _expect(stream: IO[bytes], token: bytes) -> None:
         raise OSError("unshare --user: the namespace could not be set up")
 
 
-def create(extents: tuple[Extent, ...], limits: Mapping[str, int] | None = None) -> int:
-    """A new user namespace as a close-on-exec descriptor; `limits` are `user.*` sysctls without the prefix."""
-    pairs = [f"{name}={value}" for name, value in (limits or {}).items()]
-    argv = ["unshare", "--user", "--keep-caps", "--", "sh", "-c", _SCRIPT, "k8e", *pairs]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as child:
-        words, answers = cast("IO[bytes]", child.stdin), cast("IO[bytes]", child.stdout)
+class Nascent:
+    """A namespace on its way: `start` costs a fork, and `finish` finds most of the work done."""
+
+    def __init__(self, child: subprocess.Popen[bytes], extents: tuple[Extent, ...]) -> None:
+        self._child = child
+        self._extents = extents
+
+    @classmethod
+    def start(cls, extents: tuple[Extent, ...], limits: Mapping[str, int] | None = None) -> Nascent:
+        """`limits` are `user.*` sysctls without the prefix."""
+        pairs = [f"{name}={value}" for name, value in (limits or {}).items()]
+        argv = ["unshare", "--user", "--keep-caps", "--", "sh", "-c", _SCRIPT, "k8e", *pairs]
+        child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        return cls(child, extents)
+
+    def finish(self) -> int:
+        """The namespace as a close-on-exec descriptor, which keeps it alive. Raises: OSError."""
+        words, answers = cast("IO[bytes]", self._child.stdin), cast("IO[bytes]", self._child.stdout)
         _expect(answers, b"u")
         for kind in ("uid_map", "gid_map"):
-            Path(f"/proc/{child.pid}/{kind}").write_text(map_text(extents), encoding="ascii")
+            Path(f"/proc/{self._child.pid}/{kind}").write_text(map_text(self._extents), encoding="ascii")
         words.write(b"\n")
         _expect(answers, b"d")
-        namespace = os.open(f"/proc/{child.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
-        words.close()
-        child.wait(_TIMEOUT_S)
-    return namespace
+        return os.open(f"/proc/{self._child.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """End the process that held it open so far."""
+        self._child.kill()
+        with self._child:
+            pass
+
+
+def create(extents: tuple[Extent, ...], limits: Mapping[str, int] | None = None) -> int:
+    """A new user namespace as a descriptor. Raises: OSError."""
+    nascent = Nascent.start(extents, limits)
+    try:
+        return nascent.finish()
+    finally:
+        nascent.close()
