@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from k8e.errors import Conflict, HostUnsupported, InvalidSpec, SandboxFailed
 from k8e.model import MIB, Claim, Runtime, SandboxId, Template, WorkspaceId
+from k8e.setup.provision import Provisioned
 from k8e.substrate.local import boot, control, record
 from k8e.substrate.local.blocks import base_id
 from k8e.substrate.local.host import cgroup, loop, mount
 from k8e.substrate.local.substrate import LocalSubstrate
-from tests.support.bare_sandboxes import Bare, Boxes
+from tests.support.bare_sandboxes import Bare, Boxes, standin_settings
 
 pytestmark = pytest.mark.anyio
 
@@ -229,3 +233,54 @@ async def test_an_unknown_runtime_says_why_and_never_falls_back(substrate: Local
 async def test_only_the_operators_images_can_be_named(substrate: LocalSubstrate, image: str) -> None:
     with pytest.raises(InvalidSpec, match="no image"):
         await substrate.create(SandboxId("t-image"), Template(image=image))
+
+
+def _smallest_rootfs(target: Path) -> None:
+    """A shell, what it is linked to, and nothing else."""
+    listing = subprocess.run(["ldd", "/bin/sh"], check=True, capture_output=True, text=True).stdout
+    for file in ["/bin/sh", "/bin/cat", *re.findall(r"(/\S+) \(0x", listing)]:
+        place = target / Path(file).relative_to("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(file).resolve(), place)
+    (target / "etc").mkdir()
+    (target / "etc/marker").write_text("an image without Python\n", encoding="ascii")
+
+
+async def test_a_rootfs_directory_without_python_is_an_image(substrate: LocalSubstrate, runtime: Runtime) -> None:
+    image = substrate.data_dir / "images/library/smallest"
+    if not image.exists():
+        _smallest_rootfs(image)
+    sandbox = SandboxId(f"t-rootfs-{runtime}")
+    try:
+        await substrate.create(sandbox, Template(runtime=runtime, image="smallest", disk_bytes=64 * MIB))
+        async with await substrate.dial(sandbox) as link:
+            answer = await link.call(
+                "sh", {"text": "cat /etc/marker; echo x >/etc/mine; test -e /usr/bin/python3 || echo no"}
+            )
+    finally:
+        await substrate.destroy(sandbox)
+    assert answer["stdout"] == "an image without Python\nno\n"
+    assert not (image / "etc/mine").exists(), "an image is never written to"
+
+
+async def test_two_servers_on_one_host_leave_each_others_sandboxes_alone(
+    boxes: Boxes, substrate: LocalSubstrate, host: Provisioned, data_dir: Path
+) -> None:
+    other = LocalSubstrate(standin_settings(data_dir, host))
+    async with boxes(Runtime.CONTAINER) as box:
+        assert box.id in await substrate.survivors(), "the control"
+        assert box.id not in await other.survivors()
+
+
+async def test_a_new_server_finds_and_reaches_the_sandbox_of_the_old(
+    boxes: Boxes, runtime: Runtime, host: Provisioned
+) -> None:
+    async with boxes(runtime) as box:
+        await box.link.close()  # the stand-in serves one connection at a time
+        successor = LocalSubstrate(standin_settings(box.substrate.data_dir, host))
+        assert box.id in await successor.survivors()
+        assert successor.alive(box.id)
+        async with await successor.dial(box.id) as link:
+            await successor.configure(box.id, CLAIM, link)
+        await successor.destroy(box.id)
+        assert not any(_traces(box).values())

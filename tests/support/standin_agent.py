@@ -20,6 +20,8 @@ from k8e.wire.frames import Decoder
 from k8e.wire.items import Opened
 from k8e.wire.mux import Mux
 
+__all__ = ["main"]
+
 _MS_BIND_REC = 0x5000
 _LIMIT = 1 << 20
 
@@ -92,4 +94,5 @@ def main() -> None:
         peer.close()
 
 
-main()
+if __name__ == "__main__":
+    main()

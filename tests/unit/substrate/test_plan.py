@@ -121,8 +121,28 @@ def test_memory_leaves_room_for_the_isolation_itself() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["mount", "move_mount", "bpf", "keyctl", "add_key", "io_uring_setup", "userfaultfd", "perf_event_open", "setns"]
-    + ["unshare", "open_by_handle_at", "init_module", "kexec_load", "process_vm_readv", "pidfd_getfd", "clock_settime"],
+    [
+        *(
+            "mount",
+            "move_mount",
+            "bpf",
+            "keyctl",
+            "add_key",
+            "io_uring_setup",
+            "userfaultfd",
+            "perf_event_open",
+            "setns",
+        ),
+        *(
+            "unshare",
+            "open_by_handle_at",
+            "init_module",
+            "kexec_load",
+            "process_vm_readv",
+            "pidfd_getfd",
+            "clock_settime",
+        ),
+    ],
 )
 def test_calls_that_carry_escapes_are_not_allowed(name: str) -> None:
     allowed = {call for rule in seccomp.profile("x86_64")["syscalls"] for call in rule["names"]}

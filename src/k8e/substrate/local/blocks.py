@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from k8e.substrate.local.host.userns import Extent
 
 __all__ = ["BLOCK_SIZE", "FIRST_ID", "Blocks", "base_id", "disk_map", "sandbox_map"]
@@ -33,18 +35,21 @@ def disk_map(block: int) -> tuple[Extent, ...]:
 
 
 class Blocks:
-    """Hands out the lowest free block; knows the used ones from the records on disk."""
+    """Hands out the lowest free block, to any thread; knows the used ones from the records on disk."""
 
     def __init__(self, used: set[int]) -> None:
         self._used = used
+        self._lock = threading.Lock()
 
     def take(self) -> int:
         """Raises: OverflowError after some fifty thousand sandboxes."""
-        block = next((index for index in range(_MAX_BLOCKS) if index not in self._used), None)
-        if block is None:
-            raise OverflowError("no block of host ids is free")
-        self._used.add(block)
-        return block
+        with self._lock:
+            block = next((index for index in range(_MAX_BLOCKS) if index not in self._used), None)
+            if block is None:
+                raise OverflowError("no block of host ids is free")
+            self._used.add(block)
+            return block
 
     def give_back(self, block: int) -> None:
-        self._used.discard(block)
+        with self._lock:
+            self._used.discard(block)

@@ -19,7 +19,7 @@ from k8e.substrate.local import boot, control, record, venv
 from k8e.substrate.local.blocks import Blocks
 from k8e.substrate.local.boot import Blueprint, Builder
 from k8e.substrate.local.disks import Disks
-from k8e.substrate.local.host import cgroup, mount, oom
+from k8e.substrate.local.host import cgroup, kernel, mount, oom
 from k8e.substrate.local.host.process import Process, is_alive, wait_death
 from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.images.store import ImageStore
@@ -104,6 +104,7 @@ class LocalSubstrate:
             return version
         sandbox = SandboxId(f"probe-{runtime}-{secrets.token_hex(4)}")
         try:
+            kernel.check()
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
                 await self._create(sandbox, Template(runtime=runtime), await self._boots.run(self._images.base, "host"))
                 link = await self.dial(sandbox)
@@ -117,6 +118,7 @@ class LocalSubstrate:
     # --- life and death --------------------------------------------------------------------------------------------
 
     async def create(self, sandbox: SandboxId, template: Template) -> None:
+        kernel.check()
         self._driver(template.runtime)
         await self._create(sandbox, template, await self._boots.run(self._ready_image, template))
 
