@@ -172,6 +172,7 @@ class _Core:
         self.loss: Exception | None = None
         self.greeted = asyncio.Event()
         self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
         self._is_flushing = False
 
     def check(self) -> None:
@@ -302,6 +303,7 @@ class Link:
         """Hang up; commands in the sandbox go on."""
         self._core.lose(LinkLost("closed by this side"))
         self._core.abort()
+        await self._core.disconnected.wait()
 
     async def __aenter__(self) -> Self:
         return self
@@ -347,3 +349,4 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._core.lose(error or LinkLost("the agent hung up"))
+        self._core.disconnected.set()

@@ -99,7 +99,8 @@ class Decoder:
         """The size of the frame that is incomplete at the end of the buffer, as far as it is known."""
         if self._end - self._start < _HEADER.size:
             return _HEADER.size
-        return _HEADER.size + int(_HEADER.unpack_from(self._buffer, self._start)[3])
+        # Bounded here too: a refused header is still in the buffer, and its length must not become an allocation.
+        return _HEADER.size + min(MAX_FRAME, int(_HEADER.unpack_from(self._buffer, self._start)[3]))
 
     def _make_room(self, size: int) -> None:
         kept = bytes(self._view[self._start : self._end])

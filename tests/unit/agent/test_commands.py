@@ -216,7 +216,7 @@ async def test_input_resumes_where_the_agent_stopped(agent_root: AgentRoot) -> N
     async with dialled(agent_root) as first:
         stream = await first.open("exec", args)
         await stream.send(0, b"first ")
-        while not isinstance(item := await stream.receive(), Data):
+        while not isinstance(await stream.receive(), Data):
             pass
     async with dialled(agent_root) as second:
         stream = await second.open("attach", {"id": args["id"], "offsets": {"1": 0, "2": 0}})

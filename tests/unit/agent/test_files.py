@@ -12,7 +12,18 @@ from tests.support.agents import execute, follow
 
 pytestmark = pytest.mark.anyio
 
-ODD_NAMES = ["plain", "with space", "100%", "#hash", "new\nline", "quote'\"", "-dash", "ünïcode", "bad\udcff\udc80", "\\back"]
+ODD_NAMES = [
+    "plain",
+    "with space",
+    "100%",
+    "#hash",
+    "new\nline",
+    "quote'\"",
+    "-dash",
+    "ünïcode",
+    "bad\udcff\udc80",
+    "\\back",
+]
 
 
 async def read(link: Link, path: str, **more: object) -> bytes:

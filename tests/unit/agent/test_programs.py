@@ -1,0 +1,64 @@
+"""Running Python through the agent cannot be told from starting `python3`."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from k8e.wire.aio import Link
+from tests.contract.programs import PROGRAMS, Program, Result, differences, plain_argv
+from tests.support.agents import Finished, execute
+
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+
+
+def result_of(done: Finished) -> Result:
+    code = done.code if done.code is not None else 128 + done.exited["signal"]
+    return Result(done.stdout, done.stderr, code)
+
+
+@pytest.mark.timeout(300)
+async def test_no_program_can_tell_how_its_interpreter_was_started(link: Link) -> None:
+    async def prepared(program: Program) -> None:
+        await execute(
+            link, shell="rm -rf /tmp/.k8e-plain-*; find /workspace -mindepth 1 -delete; " + (program.setup or "true")
+        )
+
+    async def run(program: Program) -> Result:
+        await prepared(program)
+        await link.call("ready")
+        return result_of(await execute(link, language="python", code=program.code, env=dict(program.env)))
+
+    async def plain(program: Program) -> Result:
+        await prepared(program)
+        argv = list(plain_argv(program, uuid.uuid4().hex))
+        return result_of(await execute(link, argv=argv, env=dict(program.env)))
+
+    await link.call("ready")
+    assert len(PROGRAMS) >= 200
+    assert await differences(PROGRAMS, run, plain) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "env", "is_parked"),
+    [
+        ("print(len(open('/proc/self/cmdline').read()))", {}, True),
+        ("print(len(open('/proc/self/cmdline').read()))", {"MINE": "1"}, True),
+        ("print(len(open('/proc/self/cmdline').read()))", {"PYTHONHASHSEED": "1"}, False),
+        ("print(len(open('/proc/self/cmdline').read()))", {"LC_ALL": "C"}, False),
+    ],
+)
+async def test_the_comparison_is_with_a_parked_interpreter(
+    link: Link, code: str, env: dict[str, str], is_parked: bool
+) -> None:
+    """The control: the one stated difference, a padded command line, shows which way a program went."""
+    await link.call("ready")
+    done = await execute(link, language="python", code=code, env=env)
+    assert (int(done.stdout) > 4096) is is_parked
+
+
+async def test_programs_in_a_hurry_all_get_an_interpreter(link: Link) -> None:
+    for number in range(10):
+        done = await execute(link, language="python", code=f"print({number})")
+        assert done.stdout == b"%d\n" % number

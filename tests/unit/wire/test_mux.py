@@ -1,0 +1,194 @@
+"""The multiplexer: what goes in comes out, windows bound it, and a reconnect resumes without loss or repetition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from k8e.wire import frames
+from k8e.wire.frames import Decoder, ProtocolError
+from k8e.wire.items import Acked, Cancelled, Data, Ended, Event, Finished, Hello, Opened
+from k8e.wire.mux import Mux
+from k8e.wire.outbox import STDIN_WINDOW, WINDOW, Outbox
+
+if TYPE_CHECKING:
+    from k8e.wire.items import Item
+
+
+class Ends:
+    """A dialer and an acceptor with perfect wires between them."""
+
+    def __init__(self) -> None:
+        self.dialer, self.acceptor = Mux(is_dialer=True), Mux(is_dialer=False)
+        self._decoders = {id(self.dialer): Decoder(), id(self.acceptor): Decoder()}
+
+    def to(self, target: Mux, limit: int = 1 << 30) -> list[tuple[int, Item]]:
+        source = self.acceptor if target is self.dialer else self.dialer
+        items: list[tuple[int, Item]] = []
+        while output := source.output(limit):
+            items += target.receive(self._decoders[id(target)].feed(b"".join(output)))
+        return items
+
+
+def opened(ends: Ends, op: str = "x", **offsets: int) -> int:
+    number = ends.dialer.open(op, {}, offsets={int(c[1:]): o for c, o in offsets.items()} if offsets else None)
+    assert ends.to(ends.acceptor) == [(number, Opened(op, {}))]
+    return number
+
+
+def test_a_call_is_an_open_and_an_end() -> None:
+    ends = Ends()
+    ends.acceptor.hello({"v": 1})
+    assert ends.to(ends.dialer) == [(0, Hello({"v": 1}))]
+    number = opened(ends)
+    ends.acceptor.end(number, {"answer": "\udcff"})
+    assert ends.to(ends.dialer) == [(number, Ended({"answer": "\udcff"}))]
+    assert not ends.dialer.has_stream(number)
+
+
+def test_an_end_waits_for_the_data_before_it() -> None:
+    ends = Ends()
+    number, outbox = opened(ends), Outbox()
+    ends.acceptor.attach(number, 1, outbox)
+    ends.acceptor.event(number, "exited", {}, after_data=True)
+    ends.acceptor.end(number, {})
+    assert ends.to(ends.dialer) == []
+    outbox.append(b"last words")
+    outbox.finish()
+    ends.acceptor.wake(number)
+    kinds = [type(item) for _, item in ends.to(ends.dialer)]
+    assert kinds == [Data, Finished, Event, Ended]
+
+
+def test_a_cancelled_stream_is_ended_by_the_acceptor_and_forgotten() -> None:
+    ends = Ends()
+    number = opened(ends)
+    ends.dialer.cancel(number)
+    assert ends.to(ends.acceptor) == [(number, Cancelled())]
+    ends.acceptor.event(number, "late", {})
+    assert ends.to(ends.dialer) == []
+    assert not ends.dialer.has_stream(number)
+    assert not ends.acceptor.has_stream(number)
+
+
+def test_events_have_a_window_too() -> None:
+    ends = Ends()
+    number = opened(ends)
+    for _ in range(5):
+        ends.acceptor.event(number, "big", {"text": "x" * (WINDOW // 2 - 100)})
+    assert len(ends.to(ends.dialer)) == 2
+    ends.dialer.consume(number)
+    ends.to(ends.acceptor)
+    assert len(ends.to(ends.dialer)) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.binary(min_size=1, max_size=70_000), max_size=30),
+    st.lists(st.integers(0, 5), max_size=40),
+    st.randoms(use_true_random=False),
+)
+def test_reconnects_at_any_moment_lose_and_repeat_nothing(chunks, cuts, random) -> None:  # type: ignore[no-untyped-def]
+    """A sender whose outbox outlives its links, a receiver that acknowledges when it likes, links that die anywhere."""
+    outbox, received, acked, pending = Outbox(WINDOW), b"", 0, list(chunks)
+    for cut in [*cuts, 1 << 30]:
+        ends = Ends()
+        number = opened(ends, "attach", c1=len(received))
+        ends.acceptor.attach(number, 1, outbox, cursor=len(received))
+        steps = 0
+        while steps <= cut and not (outbox.finished and len(received) == outbox.end):
+            steps += 1
+            while pending and outbox.room >= len(pending[0]):
+                outbox.append(pending.pop(0))
+            if not pending:
+                outbox.finish()
+            ends.acceptor.wake(number)
+            for _, item in ends.to(ends.dialer):
+                if isinstance(item, Data):
+                    assert item.offset == len(received)
+                    received += item.payload
+            assert outbox.end - outbox.base <= WINDOW
+            if random.random() < 0.7 or steps > 5:
+                acked = len(received)
+                ends.dialer.ack(number, 1, acked)
+                ends.to(ends.acceptor)
+    assert received == b"".join(chunks)
+
+
+def test_a_resumed_channel_goes_on_at_the_receivers_offset() -> None:
+    ends = Ends()
+    number = opened(ends, "attach", c1=0)
+    outbox = Outbox(STDIN_WINDOW)
+    ends.dialer.attach(number, 0, outbox)
+    outbox.append(b"more")
+    ends.dialer.wake(number)
+    assert ends.to(ends.acceptor) == []
+    ends.acceptor.resume(number, 0, 100)
+    ends.to(ends.dialer)
+    assert ends.to(ends.acceptor) == [(number, Data(0, 100, b"more"))]
+    ends.acceptor.ack(number, 0, 104)
+    assert ends.to(ends.dialer) == [(number, Acked(0, 104))]
+    assert outbox.room == STDIN_WINDOW
+
+
+@given(st.lists(st.binary(min_size=1, max_size=9000), max_size=20), st.data())
+def test_an_outbox_reads_back_what_is_retained(chunks: list[bytes], draw: st.DataObject) -> None:
+    outbox, whole = Outbox(1 << 20), b"".join(chunks)
+    for chunk in chunks:
+        outbox.append(chunk)
+    outbox.ack(draw.draw(st.integers(0, len(whole))))
+    offset = draw.draw(st.integers(outbox.base, outbox.end))
+    got = b""
+    while offset + len(got) < outbox.end:
+        got += outbox.read(offset + len(got), 777)
+    assert got == whole[offset:]
+
+
+def data(stream: int, offset: int, size: int, channel: int = 1) -> bytes:
+    return frames.data_head(stream, channel, offset, size) + bytes(size)
+
+
+HOSTILE = {
+    "a stream that does not exist": [data(9, 0, 1)],
+    "a gap": [data(1, 0, 1), data(1, 2, 1)],
+    "a repetition": [data(1, 0, 2), data(1, 1, 1)],
+    "an overrun window": [data(1, n * 500_000, 500_000) for n in range(3)],
+    "data after its end": [frames.offset_frame(1, frames.EOF, 1, 0), data(1, 0, 1)],
+    "an end at the wrong place": [data(1, 0, 1), frames.offset_frame(1, frames.EOF, 1, 5)],
+    "an acknowledgement of nothing": [frames.offset_frame(1, frames.ACK, 0, 0)],
+    "an acknowledgement of events never sent": [frames.offset_frame(1, frames.ACK, 255, 1)],
+    "data on the event channel": [data(1, 0, 1, channel=255)],
+    "a resume out of place": [frames.offset_frame(1, frames.RESUME, 0, 5)],
+    "an open from the acceptor": [frames.frame(2, frames.OPEN, b'{"op":"x","args":{}}')],
+    "a cancel from the acceptor": [frames.frame(1, frames.CANCEL)],
+    "a hello on a stream": [frames.frame(1, frames.HELLO, b"{}")],
+    "an event that is no JSON": [frames.frame(1, frames.EVENT, b"{")],
+    "an event that is no object": [frames.frame(1, frames.EVENT, b"[]")],
+    "an event without a name": [frames.frame(1, frames.EVENT, b"{}")],
+    "JSON without a bottom": [frames.frame(1, frames.EVENT, b"[" * 500_000)],
+    "an end without a result": [frames.frame(1, frames.END, b"{}")],
+    "too many events": [frames.frame(1, frames.EVENT, b'{"event":"x","fields":{"f":"%s"}}' % (b"x" * 500_000))] * 3,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_lie_of_the_agent_ends_the_link(name: str) -> None:
+    mux, decoder = Mux(is_dialer=True), Decoder()
+    assert mux.open("x", {}) == 1
+    with pytest.raises(ProtocolError):
+        mux.receive([frame for blob in HOSTILE[name] for frame in decoder.feed(blob)])
+
+
+def test_the_control_an_honest_agent_is_believed() -> None:
+    mux, decoder = Mux(is_dialer=True), Decoder()
+    mux.open("x", {})
+    blobs = [
+        data(1, 0, 5),
+        data(1, 5, 1),
+        frames.offset_frame(1, frames.EOF, 1, 6),
+        frames.frame(1, frames.END, b'{"result":{}}'),
+    ]
+    assert len([item for blob in blobs for item in mux.receive(decoder.feed(blob))]) == 4
