@@ -269,14 +269,18 @@ class LocalSubstrate:
         return target
 
     async def out_of_memory(self, sandbox: SandboxId) -> None:
-        known, group = self._known(sandbox), self._group(sandbox)
-        if not self._driver(known.runtime).handles_oom_inside:
-            await asyncio.Event().wait()  # the kernel chooses one process by itself, and the sandbox lives on
+        known, group = self._record(sandbox), self._group(sandbox)
+        if known is None or not self._driver(known.runtime).handles_oom_inside:
+            # Gone, or the kernel chooses one process by itself and the sandbox lives on: nothing for the agent to do.
+            await asyncio.Event().wait()
+            return
         memory = self._memory(known)
         try:
             if not group.is_memory_above(memory.limit_bytes):
                 await oom.wait(group)
             oom.lend(group, memory.limit_bytes, memory.headroom_bytes)
+        except FileNotFoundError:
+            await asyncio.Event().wait()  # removing a group wakes its watchers
         except OSError as error:
             raise SandboxFailed("watch memory", error) from error
 
