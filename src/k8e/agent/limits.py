@@ -17,6 +17,7 @@ __all__ = ["join", "prepare", "set_processes"]
 
 _MOUNT = "/tmp/.k8e-cgroup"
 _GROUP = "cmd"
+_OWN_PROCESSES = 6
 
 
 class _Group:
@@ -58,8 +59,8 @@ def join() -> None:
 
 
 def set_processes(count: int) -> None:
-    """Allow commands this many processes, besides the runners that carry them."""
-    _write("pids.max", b"%d" % count)
+    """Allow commands this many processes, besides the runners and parked interpreters that wait among them."""
+    _write("pids.max", b"%d" % (count + _OWN_PROCESSES))
 
 
 def _write(name: str, data: bytes) -> None:
