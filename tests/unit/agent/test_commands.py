@@ -126,7 +126,7 @@ async def test_a_kill_also_ends_what_outlived_the_main_process(link: Link) -> No
     args = request(shell="setsid sleep 1000 >/dev/null 2>&1 & exit 3")
     done = await follow(await link.open("exec", args))
     assert done.code == 3
-    assert await pids(link, "sleep")
+    await until_there(link, "sleep")
     await link.call("kill", {"id": args["id"]})
     await until_gone(link, "sleep")
 
