@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-__all__ = ["anyio_backend", "pytest_plugins"]
+__all__ = ["anyio_backend", "pytest_addoption", "pytest_plugins"]
 
-pytest_plugins = ["tests.support.leaks", "tests.support.skips"]
+pytest_plugins = ["tests.support.leaks", "tests.support.skips", "tests.support.engines", "tests.support.servers"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every-step", action="store_true", help="inject a crash at every step, not at a sample of them")
 
 
 @pytest.fixture(scope="session")

@@ -116,7 +116,7 @@ async def test_since_shows_only_what_changed(cell: Cell) -> None:
 async def test_errors_say_what_and_where(cell: Cell) -> None:
     with pytest.raises(NotFound, match="/workspace/nothing"):
         await cell.read("/workspace/nothing")
-    with pytest.raises(InvalidSpec, match="/workspace"):
+    with pytest.raises(Conflict, match="/workspace: Is a directory"):
         await cell.read("/workspace")
     await cell.write("/workspace/file", b"x")
     with pytest.raises(K8eError, match="/workspace/file"):

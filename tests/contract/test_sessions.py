@@ -19,12 +19,12 @@ pytestmark = pytest.mark.anyio
 async def test_a_fresh_session_has_what_programs_expect(cell: Cell) -> None:
     result = await cell.sh(
         "pwd; id -u; for d in /workspace /tmp $HOME; do echo x > $d/probe && cat $d/probe; done; "
-        "command -v python3 bash sh; command -v git tar find stat | wc -l"
+        "command -v python3; for tool in bash sh git tar find stat; do command -v $tool; done | wc -l"
     )
     lines = result.stdout.decode().split()
     assert lines[:5] == ["/workspace", "0", "x", "x", "x"]
     assert lines[5] == "/opt/venv/bin/python3"
-    assert lines[-1] == "4"
+    assert lines[-1] == "6"
 
 
 async def test_an_installed_package_can_be_imported(cell: Cell, wheel: bytes) -> None:

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from k8e.errors import K8eError
-from k8e.model import Runtime
-from tests.support.cells import Cell, CellFactory
+from k8e.lifecycle import Phase
+from k8e.model import Reason, Runtime
+from tests.support.cells import OWNER, Cell, CellFactory
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +56,7 @@ _PROBES = {
     "trace a host process": "syscall(101, 16, {victim}, 0, 0); os.waitpid({victim}, 0x40000000); syscall(101, 17, {victim}, 0, 0)",
     "mount a file system": "syscall(165, b'none', b'/tmp', b'tmpfs', 0, 0)",
     "make a device node": "os.mknod('/tmp/k8e-probe-{tag}', 0o20600, os.makedev(1, 3)); os.unlink('/tmp/k8e-probe-{tag}')",
-    "open the host's disk": "os.close(os.open({disk!r}, os.O_RDONLY))",
+    "open a device of the host": "os.close(os.open('/dev/loop-control', os.O_RDWR))",
     "keep a key in a kernel keyring": "syscall(248, b'user', b'k8e-{tag}', b'x', 1, ctypes.c_long(-2))",
     "open a raw socket": "socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()",
     "open a packet socket": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()",
@@ -63,16 +64,15 @@ _PROBES = {
     "reach a host port": "socket.create_connection(('127.0.0.1', {port}), 3).close()",
     "set the clock": "import time; time.clock_settime(time.CLOCK_REALTIME, time.clock_gettime(time.CLOCK_REALTIME))",
     "write a kernel setting": "os.close(os.open('/proc/sys/kernel/core_pattern', os.O_WRONLY))",
-    "pull the system request key": "os.close(os.open('/proc/sysrq-trigger', os.O_WRONLY))",
     "read kernel messages": "syscall(103, 3, ctypes.create_string_buffer(64), 64)",
     "swap on a file": "syscall(167, b'/nonexistent', 0)",
     "reboot": "syscall(169, 0xfee1dead, 672274793, 0, 0)",
     "open a handle by number": """
         handle = struct.pack('IiQ', 8, 1, 2)
         try:
-            os.close(syscall(304, -100, handle, 0))
+            os.close(syscall(304, os.open('/', os.O_RDONLY), handle, 0))
         except OSError as error:
-            if error.errno not in (errno.ESTALE, errno.EBADF, errno.ENOTSUP): raise
+            if error.errno != errno.ESTALE: raise
     """,
     "use an io_uring": "os.close(syscall(425, 8, ctypes.create_string_buffer(120)))",
     "load a program into the kernel": """
@@ -93,6 +93,10 @@ _NO_CONTROL = {
 }
 
 
+# The sentry has a log of its own, with jokes in it; nothing of the host's kernel.
+_VIRTUAL = {(Runtime.GVISOR, "read kernel messages")}
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object]]:
     """Things on the host that a probe may look for."""
@@ -111,7 +115,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object
         "marker": marker,
         "secret": str(secret),
         "victim": victim.pid,
-        "disk": _root_disk(),
         "abstract": f"k8e-{tag}",
         "port": port.getsockname()[1],
     }
@@ -133,16 +136,19 @@ def test_the_probe_succeeds_outside(name: str, world: dict[str, object]) -> None
 
 
 @pytest.mark.parametrize("name", _PROBES)
-async def test_the_probe_is_denied_inside(name: str, world: dict[str, object], cell: Cell) -> None:
+async def test_the_probe_is_denied_inside(name: str, world: dict[str, object], cell: Cell, runtime: Runtime) -> None:
     inside = await cell.py(_program(name, world))
-    assert inside.stdout.startswith(b"DENIED"), (inside.stdout, inside.stderr)
+    assert inside.stdout.startswith(b"DENIED") or (runtime, name) in _VIRTUAL, (inside.stdout, inside.stderr)
 
 
 async def test_a_session_cannot_find_anothers_files(runtime: Runtime, cells: CellFactory) -> None:
     async with cells(runtime) as mine, cells(runtime) as other:
         await other.write("/workspace/mine-alone", b"x")
         await other.write("/tmp/mine-alone", b"x")
-        search = "find / -xdev -name mine-alone 2>/dev/null; find /proc/*/root -maxdepth 3 -name mine-alone 2>/dev/null"
+        search = (
+            "find / -path /usr -prune -o -path /proc -prune -o -name mine-alone -print 2>/dev/null; "
+            "find /proc/*/root/ -maxdepth 2 -name mine-alone 2>/dev/null"
+        )
         assert b"/workspace/mine-alone" in (await other.sh(search)).stdout
         assert (await mine.sh(search)).stdout == b""
 
@@ -167,12 +173,12 @@ async def test_only_loopback_exists(cell: Cell) -> None:
     assert echo.stdout == b"ok\n"
 
 
-async def test_root_inside_is_nobody_outside(cell: Cell) -> None:
-    assert (await cell.sh("id -u")).stdout == b"0\n"
-    await cell.sh(f"exec -a k8e-uid-probe-{cell.id} sleep 300 >/dev/null 2>&1 &", cwd="/")
-    uids = _owners_of_sandbox_processes()
-    assert uids
-    assert all(uid >= 65536 for uid in uids)
+async def test_root_inside_is_nobody_outside(runtime: Runtime, cells: CellFactory) -> None:
+    async with cells(runtime) as mine, cells(runtime) as other:
+        assert (await mine.sh("id -u")).stdout == b"0\n"
+        uids = [_uids_outside(cell) for cell in (mine, other)]
+        assert all(uid >= 65536 for uid in uids[0] | uids[1])
+        assert not uids[0] & uids[1]
 
 
 async def test_the_hostname_of_the_host_cannot_be_changed(cell: Cell) -> None:
@@ -218,7 +224,7 @@ async def test_replacing_the_agents_socket_misleads_nobody(cell: Cell) -> None:
 
 async def test_flooding_the_agents_socket_directory_is_bounded(cell: Cell) -> None:
     flood = await cell.sh(
-        "head -c 64M /dev/zero > /.k8e-run/big; for i in $(seq 2000); do : > /.k8e-run/f$i || break; done 2>/dev/null; "
+        "head -c 64M /dev/zero > /.k8e-run/big; for i in $(seq 2000); do true > /.k8e-run/f$i || break; done 2>/dev/null; "
         "du -sk /.k8e-run | cut -f1; ls /.k8e-run | wc -l"
     )
     kib, count = (int(number) for number in flood.stdout.split())
@@ -232,11 +238,21 @@ async def test_init_has_nothing_to_write_to(cell: Cell) -> None:
     assert set(links.stdout.split()) <= {b"/dev/null", b"denied"}
 
 
-async def test_init_cannot_be_killed_or_traced_by_commands(cell: Cell) -> None:
-    await cell.sh("kill -9 1; kill -STOP 1; kill -SEGV 1")
-    attach = await cell.py(_WRAPPER.format(body="    syscall(101, 16, 1, 0, 0)"))
-    assert attach.stdout.startswith(b"DENIED")
+async def test_init_cannot_be_traced_by_commands(cell: Cell) -> None:
+    attach = (
+        "    import subprocess; child = subprocess.Popen(['sleep', '9']); syscall(101, 16, {pid}, 0, 0); child.kill()"
+    )
+    assert (await cell.py(_WRAPPER.format(body=attach.format(pid="child.pid")))).stdout == b"OPEN\n"
+    assert (await cell.py(_WRAPPER.format(body=attach.format(pid="1")))).stdout.startswith(b"DENIED")
     assert (await cell.sh("echo still here")).stdout == b"still here\n"
+
+
+async def test_killing_init_costs_at_most_ones_own_session(runtime: Runtime, cells: CellFactory) -> None:
+    async with cells(runtime) as victim, cells(runtime) as neighbour:
+        await victim.sh("kill -9 1; kill -STOP 1; kill -SEGV 1", timeout_s=2.0)
+        after = await victim.sh("echo still here", timeout_s=2.0) if _is_active(victim) else None
+        assert after is None or after.stdout == b"still here\n" or after.outcome.reason is Reason.SANDBOX_LOST
+        assert (await neighbour.sh("echo unharmed")).stdout == b"unharmed\n"
 
 
 async def test_the_file_api_follows_links_only_inside(cell: Cell, world: dict[str, object]) -> None:
@@ -253,25 +269,21 @@ async def test_the_file_api_follows_links_only_inside(cell: Cell, world: dict[st
     assert await cell.read("/workspace/inside") == b"fine"
 
 
+def _is_active(cell: Cell) -> bool:
+    return cell.engine.get_session(OWNER, cell.id).phase is Phase.ACTIVE
+
+
 def _program(name: str, world: dict[str, object]) -> str:
     body = textwrap.dedent(_PROBES[name]).strip().format(**world)
     return _WRAPPER.format(body=textwrap.indent(body, "    "))
 
 
-def _root_disk() -> str:
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        fields = line.split()
-        if fields[4] == "/":
-            return fields[fields.index("-") + 2]
-    raise LookupError("no root mount")
-
-
-def _owners_of_sandbox_processes() -> set[int]:
-    owners = set()
-    for directory in Path("/sys/fs/cgroup").rglob("k8e/*/*/cgroup.procs"):
-        for pid in directory.read_text().split():
-            try:
-                owners.add(Path(f"/proc/{pid}").stat().st_uid)
-            except OSError:
-                continue
-    return owners
+def _uids_outside(cell: Cell) -> set[int]:
+    sandbox = cell.engine.get_session(OWNER, cell.id).sandbox
+    found = set()
+    for file in Path("/sys/fs/cgroup").rglob(f"{sandbox}/*/cgroup.procs"):
+        for pid in file.read_text().split():
+            status = Path(f"/proc/{pid}/status").read_text()
+            found.add(int(status.partition("Uid:")[2].split()[0]))
+    assert found
+    return found

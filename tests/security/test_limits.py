@@ -79,7 +79,7 @@ async def test_a_fork_bomb_meets_its_limit_and_is_swept_away(attacker: Cell, nei
 
 
 async def test_a_time_out_ends_every_descendant_of_a_bomb(attacker: Cell, neighbour: Cell) -> None:
-    bomb = await attacker.sh(":(){ :|:& };:; sleep 1000", timeout_s=3.0)
+    bomb = await attacker.sh("bomb() { bomb | bomb & }; bomb; sleep 1000", timeout_s=3.0)
     assert bomb.outcome.status is Status.TIMED_OUT
     assert bomb.outcome.exit_code == 124
     await _goes_on(attacker)
@@ -196,7 +196,7 @@ async def test_the_cpu_limit_holds(runtime: Runtime, cells: CellFactory) -> None
 
 async def test_a_session_under_attack_can_be_destroyed_at_once(runtime: Runtime, cells: CellFactory) -> None:
     async with cells(runtime) as cell:
-        await cell.sh("(:(){ :|:& };:) >/dev/null 2>&1 &", timeout_s=2.0)
+        await cell.sh("bomb() { bomb | bomb & }; bomb >/dev/null 2>&1 &", timeout_s=2.0)
         await cell.engine.destroy_session(OWNER, cell.id)
         assert all(view.session_id != cell.id for view in cell.engine.list_sessions(OWNER))
 

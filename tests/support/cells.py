@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from k8e.engine.engine import Engine
 from k8e.model import Argv, Code, Command, ExecResult, Language, OwnerId, Runtime, SessionSpec, Shell
@@ -22,20 +22,20 @@ class Cell:
     engine: Engine
     id: str
 
-    async def sh(self, text: str, **options: object) -> ExecResult:
+    async def sh(self, text: str, **options: Any) -> ExecResult:
         return await self.exec(Command(what=Shell(text)), **options)
 
-    async def argv(self, *argv: str, **options: object) -> ExecResult:
+    async def argv(self, *argv: str, **options: Any) -> ExecResult:
         return await self.exec(Command(what=Argv(argv)), **options)
 
-    async def py(self, code: str, **options: object) -> ExecResult:
+    async def py(self, code: str, **options: Any) -> ExecResult:
         return await self.exec(Command(what=Code(Language.PYTHON, code)), **options)
 
-    async def exec(self, command: Command, *, stdin: bytes = b"", **options: object) -> ExecResult:
-        return await self.engine.exec(OWNER, self.id, replace(command, **options), stdin=stdin)  # type: ignore[arg-type]  # test sugar
+    async def exec(self, command: Command, *, stdin: bytes = b"", **options: Any) -> ExecResult:
+        return await self.engine.exec(OWNER, self.id, replace(command, **options), stdin=stdin)
 
-    async def write(self, path: str, data: bytes, **options: object) -> int:
-        return await self.engine.write_file(OWNER, self.id, path, chunks(data), **options)  # type: ignore[arg-type]  # test sugar
+    async def write(self, path: str, data: bytes, **options: Any) -> int:
+        return await self.engine.write_file(OWNER, self.id, path, chunks(data), **options)
 
     async def read(self, path: str) -> bytes:
         return b"".join([chunk async for chunk in self.engine.read_file(OWNER, self.id, path)])
@@ -45,9 +45,9 @@ CellFactory: TypeAlias = Callable[..., AbstractAsyncContextManager[Cell]]
 
 
 @asynccontextmanager
-async def open_cell(engine: Engine, runtime: Runtime, **options: object) -> AsyncIterator[Cell]:
+async def open_cell(engine: Engine, runtime: Runtime, **options: Any) -> AsyncIterator[Cell]:
     """A session for the length of a block."""
-    spec = replace(SessionSpec(runtime=runtime), **options)  # type: ignore[arg-type]  # test sugar
+    spec = replace(SessionSpec(runtime=runtime), **options)
     view = await engine.create_session(OWNER, spec)
     try:
         yield Cell(engine, view.session_id)

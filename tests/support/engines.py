@@ -13,25 +13,28 @@ from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings
 from k8e.model import Runtime
 from k8e.server import local_settings
+from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned, ensure
-from k8e.setup.report import Reporter
+from k8e.setup.report import Stderr
 from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support.cells import Cell, CellFactory, open_cell
 from tests.support.leaks import Lend
 
-__all__ = ["RUNTIMES", "cell", "cells", "engine", "host", "runtime", "substrate_for"]
+__all__ = ["RUNTIMES", "TOOLS_DIR", "cell", "cells", "engine", "host", "runtime", "substrate_for"]
 
 RUNTIMES = (Runtime.GVISOR, Runtime.CONTAINER)
+TOOLS_DIR = Path("/var/lib/k8e")
+"""What set-up built is shared by all tests and by the server of this machine; sandboxes are not."""
 
 
 @pytest.fixture(scope="session")
 def host() -> Provisioned:
     """Everything installed; quick when it already is."""
-    return ensure(Path(os.environ.get("K8E_DATA_DIR", "/var/lib/k8e")), Reporter(), env=os.environ)
+    return ensure(TOOLS_DIR, Stderr(), env=os.environ)
 
 
 def substrate_for(data_dir: Path, host: Provisioned) -> LocalSubstrate:
-    return LocalSubstrate(local_settings(data_dir, host))
+    return LocalSubstrate(local_settings(ServerSettings(data_dir=data_dir), host))
 
 
 @pytest.fixture(scope="session")

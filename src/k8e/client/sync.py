@@ -175,6 +175,12 @@ class SandboxClient:
     remove = Blocking(AsyncSandboxClient.remove)
     watch = Iterating(AsyncSandboxClient.watch)
 
+    create_terminal = Blocking(AsyncSandboxClient.create_terminal)
+    terminal_output = Iterating(AsyncSandboxClient.terminal_output)
+    terminal_write = Blocking(AsyncSandboxClient.terminal_write)
+    terminal_resize = Blocking(AsyncSandboxClient.terminal_resize)
+    terminal_destroy = Blocking(AsyncSandboxClient.terminal_destroy)
+
 
 @contextmanager
 def sandbox_session(

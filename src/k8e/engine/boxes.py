@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 _READY_TIMEOUT_S: Final = 30.0
 _OOM_ANSWER_TIMEOUT_S: Final = 5.0
+_DYING_S: Final = 2.0
 
 
 class Box:
@@ -74,16 +75,22 @@ class Box:
         return self._link
 
     async def _dial(self) -> Link:
-        if self._death is None:
-            try:
-                link = await self._substrate.dial(self.id)
-            except (OSError, TimeoutError, ProtocolError, LinkLost) as error:
-                if self._death is None:
-                    raise SandboxFailed("reach the sandbox's agent", error) from error
-            else:
-                self._tasks.start(self._forget_when_closed(link), name=f"link of {self.id}")
-                return link
-        raise self.lost()
+        if self._death is not None:
+            raise self.lost()
+        try:
+            link = await self._substrate.dial(self.id)
+        except (SandboxFailed, OSError, TimeoutError, ProtocolError, LinkLost) as error:
+            # A dying sandbox refuses connections a moment before the kernel reports its death.
+            if await self._is_dying():
+                raise self.lost() from error
+            raise SandboxFailed("reach the sandbox's agent", error) from error
+        self._tasks.start(self._forget_when_closed(link), name=f"link of {self.id}")
+        return link
+
+    async def _is_dying(self) -> bool:
+        if self._watches:
+            await asyncio.wait(self._watches[:1], timeout=_DYING_S)
+        return self.is_dead
 
     def lost(self) -> SandboxLost:
         """The error for whoever needed this sandbox alive."""
@@ -110,6 +117,10 @@ class Box:
             self._death = Death(detail="destroyed")
         self.died = None
         await self.release()
+        await self._substrate.destroy(self.id)
+
+    async def condemn(self) -> None:
+        """Remove a sandbox that no longer keeps its promises; whoever holds it learns of it as of any other death."""
         await self._substrate.destroy(self.id)
 
     def oom_kills(self) -> int:
@@ -144,5 +155,5 @@ class Box:
             return True
         # An agent that cannot answer leaves the sandbox frozen at its limit; only removing it frees the memory.
         _log.info("removing a sandbox that is out of memory and does not answer", extra={"sandbox": self.id})
-        await self._substrate.destroy(self.id)
+        await self.condemn()
         return False

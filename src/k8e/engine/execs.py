@@ -7,6 +7,7 @@ acknowledged only when the consumer asks for more, so a slow reader slows the co
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ class ExecStream:
         self._stream: Stream | None = None
         self._delivered: dict[int, int] = {}
         self._unacked: Output | None = None
-        self._held_back: Item | None = None
+        self._held_back: collections.deque[Item] = collections.deque()
         self._oom_before = box.oom_kills()
         self._is_over = False
         loop = asyncio.get_running_loop()
@@ -126,22 +127,28 @@ class ExecStream:
     async def _items(self) -> AsyncIterator[Item]:
         while True:
             item = await self.next()
-            if item is not None:
-                yield item
+            yield item
             if isinstance(item, Outcome):
                 return
 
     async def started(self) -> int:
         """Wait until the command runs; its pid inside, or 0 when it ended or could not start."""
-        if self._held_back is None and not self.pid:
-            self._held_back = await self.next(until_started=True)
+        while not self.pid and not (self._held_back and isinstance(self._held_back[-1], Outcome)):
+            item = await self._take(until_started=True)
+            if item is not None:
+                self._held_back.append(item)
         return self.pid
 
-    async def next(self, *, until_started: bool = False) -> Item | None:
+    async def next(self) -> Item:
         """The next piece of output, or the outcome. Raises: SandboxFailed, NotFound."""
-        held, self._held_back = self._held_back, None
-        if held is not None:
-            return held
+        if self._held_back:
+            return self._held_back.popleft()
+        while True:
+            item = await self._take()
+            if item is not None:
+                return item
+
+    async def _take(self, *, until_started: bool = False) -> Item | None:
         self._acknowledge()
         try:
             async with asyncio.timeout_at(self._give_up_at):
@@ -151,7 +158,7 @@ class ExecStream:
                         return item
         except TimeoutError:
             # The agent enforces the limit itself; one that does not answer long after it is no longer ours.
-            self._tasks.start(self._box.destroy(), name=f"condemn {self._box.id}")
+            self._tasks.start(self._box.condemn(), name=f"condemn {self._box.id}")
             return self._over(_lost("the agent did not end the command in time"))
         except SandboxLost as error:
             return self._over(_lost(str(error)))

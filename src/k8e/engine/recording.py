@@ -53,11 +53,11 @@ class RecordedStream(ExecStream):
 
     recorder: Recorder
 
-    async def next(self, *, until_started: bool = False) -> Output | Outcome | None:
-        item = await super().next(until_started=until_started)
+    async def next(self) -> Output | Outcome:
+        item = await super().next()
         if isinstance(item, Output):
             self.recorder.add(item.payload)
-        elif isinstance(item, Outcome):
+        else:
             self.recorder.end(self.exec_id, item)
         return item
 

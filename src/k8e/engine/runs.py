@@ -55,6 +55,7 @@ class Run:
         self.outcome: Outcome | None = None
         self.truncated = False
         self.task: asyncio.Task[None] | None = None
+        self.begun = asyncio.Event()
         self._directory = directory
         self._grown = asyncio.Event()
 
@@ -146,6 +147,8 @@ class Runs:
         # Written down first: a crash here is a run that never started, not a command that nobody knows.
         stream = await self._commands.start(session, run.id, command, timeout_s=command.timeout_s or 0.0)
         self._follow(run, stream)
+        # Answered only when it runs: what a caller has been told of survives our death.
+        await run.begun.wait()
         return run
 
     def find(self, owner: OwnerId, run_id: str) -> Run:
@@ -200,6 +203,8 @@ class Runs:
 
     async def _pump(self, run: Run, stream: ExecStream) -> None:
         try:
+            await stream.started()
+            run.begun.set()
             async for item in stream:
                 if isinstance(item, Outcome):
                     await self._finish(run, item)
@@ -208,6 +213,7 @@ class Runs:
         except K8eError as error:
             await self._finish(run, _lost(run, str(error)))
         finally:
+            run.begun.set()
             run.session.runs -= 1
 
     async def _finish(self, run: Run, outcome: Outcome) -> None:

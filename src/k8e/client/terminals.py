@@ -1,0 +1,52 @@
+"""Calls about terminals: programs on a pty, left and come back to by their id."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from k8e._proto import sandbox_pb2 as pb
+from k8e.client.transport import QUICK_S, Transport
+from k8e.client.values import Exit
+
+__all__ = ["TerminalCalls"]
+
+
+class TerminalCalls(Transport):
+    async def create_terminal(
+        self,
+        session_id: str,
+        argv: Sequence[str] = ("/bin/bash",),
+        *,
+        workdir: str = "",
+        env: Mapping[str, str] | None = None,
+        rows: int = 24,
+        cols: int = 80,
+    ) -> str:
+        """Start a program on a pty and return the terminal's id."""
+        request = pb.CreateTerminalRequest(
+            session_id=session_id, argv=argv, workdir=workdir, env=env or {}, rows=rows, cols=cols
+        )
+        return (await self._call(self._stub.CreateTerminal, request, timeout_s=QUICK_S)).terminal_id
+
+    async def terminal_output(self, terminal_id: str) -> AsyncIterator[bytes | Exit]:
+        """What the terminal showed last, then what it shows from now on, then an `Exit`."""
+        request = pb.TerminalStreamRequest(terminal_id=terminal_id)
+        async for message in self._each(self._stub.TerminalStream(request)):
+            if message.WhichOneof("frame") == "data":
+                yield message.data
+            else:
+                yield Exit(exit_code=message.exit.exit_code, status="completed")
+
+    async def terminal_write(self, terminal_id: str, data: bytes) -> None:
+        """Type into it."""
+        request = pb.TerminalWriteRequest(terminal_id=terminal_id, data=data)
+        await self._call(self._stub.TerminalWrite, request, timeout_s=QUICK_S)
+
+    async def terminal_resize(self, terminal_id: str, rows: int, cols: int) -> None:
+        request = pb.TerminalResizeRequest(terminal_id=terminal_id, rows=rows, cols=cols)
+        await self._call(self._stub.TerminalResize, request, timeout_s=QUICK_S)
+
+    async def terminal_destroy(self, terminal_id: str, grace_s: float = 0.0) -> None:
+        """Hang up, wait at most `grace_s`, then kill what is left."""
+        request = pb.TerminalDestroyRequest(terminal_id=terminal_id, grace_ms=int(grace_s * 1000))
+        await self._call(self._stub.TerminalDestroy, request, timeout_s=QUICK_S + grace_s)

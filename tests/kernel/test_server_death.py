@@ -1,0 +1,150 @@
+"""`kill -9` of the server while everything runs: commands do not notice, and nothing they said is lost."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from k8e.client import SandboxClient
+from k8e.client.errors import SandboxError
+from k8e.client.values import Chunk, Exit
+from k8e.model import Runtime
+from k8e.setup.provision import Provisioned, _keep_notes
+from tests.support.engines import RUNTIMES
+from tests.support.servers import Server
+
+_LINES = 200_000
+_COMMANDS = 20
+
+
+@pytest.fixture
+def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
+    server = Server(data_dir, "--pool-min", "0")
+    server.start()
+    yield server
+    server.destroy()
+
+
+def _client(server: Server) -> SandboxClient:
+    return SandboxClient(target=server.target())
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=str)
+def test_background_runs_survive_with_complete_output_and_true_exit_codes(mortal: Server, runtime: Runtime) -> None:
+    with _client(mortal) as client:
+        sid = client.create_session(runtime_class=runtime)
+        command = f"seq {_LINES}; until [ -e /workspace/go ]; do sleep 0.05; done; echo tail; exit $CODE"
+        runs = {client.start_run(sid, command, env={"CODE": str(number)}): number for number in range(_COMMANDS)}
+    mortal.kill()
+    mortal.start()
+    with _client(mortal) as client:
+        assert [view.session_id for view in client.sessions()] == [sid]
+        assert {view.run_id for view in client.runs(sid)} == set(runs)
+        client.write_file(sid, "/workspace/go", "")
+        for run_id, number in runs.items():
+            output, end = b"", None
+            for item in client.attach_run(run_id):
+                if isinstance(item, Chunk):
+                    assert item.offset == len(output)
+                    output += item.data
+                else:
+                    end = item
+            assert isinstance(end, Exit)
+            assert (end.exit_code, end.status) == (number, "completed"), end
+            assert output == b"".join(b"%d\n" % n for n in range(1, _LINES + 1)) + b"tail\n"
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=str)
+def test_a_foreground_command_can_be_taken_up_again(mortal: Server, runtime: Runtime) -> None:
+    with _client(mortal) as client:
+        sid = client.create_session(runtime_class=runtime)
+        stream = client.exec_output(sid, "for i in $(seq 500); do echo $i; sleep 0.005; done", exec_id="mine")
+        seen = b""
+        for item in stream:
+            assert isinstance(item, Chunk)
+            seen += item.data
+            if len(seen) > 100:
+                break
+        mortal.kill()
+    mortal.start()
+    with _client(mortal) as client:
+        for item in client.attach_exec(sid, "mine", stdout_offset=len(seen)):
+            if isinstance(item, Chunk):
+                assert item.offset == len(seen)
+                seen += item.data
+            else:
+                assert item.exit_code == 0
+    assert seen == b"".join(b"%d\n" % n for n in range(1, 501))
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=str)
+def test_a_terminal_survives_with_what_it_showed(mortal: Server, runtime: Runtime) -> None:
+    with _client(mortal) as client:
+        sid = client.create_session(runtime_class=runtime)
+        terminal = client.create_terminal(sid, ["/bin/bash", "--norc", "-i"])
+        client.terminal_write(terminal, b"X=before; echo shown-$X\n")
+        _shows(client, terminal, rb"shown-before")
+    mortal.kill()
+    mortal.start()
+    with _client(mortal) as client:
+        _shows(client, terminal, rb"shown-before")
+        client.terminal_write(terminal, b"echo after-$X\n")
+        _shows(client, terminal, rb"after-before")
+        client.terminal_destroy(terminal)
+
+
+def test_a_stop_keeps_sessions_and_a_second_server_is_refused(mortal: Server) -> None:
+    with _client(mortal) as client:
+        sid = client.create_session(runtime_class="container", tenant_id="kept")
+        client.exec(sid, "echo before > /workspace/file")
+    second = Server(mortal.data_dir)
+    with pytest.raises(RuntimeError, match=r"another server \(pid \d+\)"):
+        second.start()
+    assert mortal.stop() == 0
+    mortal.start()
+    with _client(mortal) as client:
+        assert client.exec(sid, "cat /workspace/file").stdout == "before\n"
+        client.destroy_session(sid)
+        client.delete_workspace("kept")
+
+
+def test_a_damaged_database_stops_the_start_with_the_remedy(mortal: Server) -> None:
+    mortal.stop()
+    database = next(mortal.data_dir.rglob("engine.sqlite"))
+    kept = database.read_bytes()
+    database.write_bytes(b"garbage" * 1000)
+    with pytest.raises(RuntimeError, match=r"damaged[\s\S]*restore it from a backup"):
+        mortal.start()
+    database.write_bytes(kept)
+    mortal.start()
+
+
+def test_a_missing_runtime_is_said_at_create_and_the_server_goes_on(data_dir: Path, host: Provisioned) -> None:
+    tools = data_dir / "tools"
+    tools.mkdir()
+    _keep_notes(tools, {"gvisor": "it could not be built here"})
+    server = Server(data_dir, "--pool-min", "0", tools_dir=data_dir)
+    server.start()
+    with _client(server) as client:
+        with pytest.raises(SandboxError, match=r"runtime gvisor is not available on this host: .*k8e doctor"):
+            client.create_session(runtime_class="gvisor")
+        sid = client.create_session(runtime_class="container")
+        assert client.exec(sid, "echo ok").stdout == "ok\n"
+    server.destroy()
+
+
+def _shows(client: SandboxClient, terminal: str, wanted: bytes) -> None:
+    shown = b""
+    deadline = time.monotonic() + 20
+    for item in client.terminal_output(terminal):
+        if isinstance(item, bytes):
+            shown += item
+        if re.search(wanted, shown):
+            return
+        assert time.monotonic() < deadline, shown
+    raise AssertionError(shown)

@@ -1,0 +1,102 @@
+"""A server's engine that kills itself at its n-th change to the world: `python -m tests.support.crashing …`.
+
+Every call by which CPython changes the file system or starts a process passes an audit hook; mounts and commits are
+counted where they are made. So each step of a scenario can be cut short without the product knowing of tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from k8e.engine.engine import Engine
+from k8e.engine.settings import EngineSettings, PoolSettings
+from k8e.engine.store import Store
+from k8e.model import Runtime, SessionSpec
+from k8e.setup.provision import ensure
+from k8e.setup.report import Stderr
+from k8e.substrate.local.host import mount
+from tests.support.cells import OWNER
+from tests.support.engines import TOOLS_DIR, substrate_for
+
+__all__ = ["SCENARIOS", "Fuse"]
+
+_CHANGES = frozenset({"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "subprocess.Popen", "os.symlink"})
+SCENARIOS = ("create", "claim", "destroy", "refill")
+
+
+class Fuse:
+    """Burns down by one at every change while it is lit; at zero the process is gone."""
+
+    def __init__(self, length: int) -> None:
+        self._left = length
+        self.is_lit = False
+        self.burnt = 0
+
+    def burn(self) -> None:
+        if not self.is_lit:
+            return
+        self.burnt += 1
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def lay(self) -> None:
+        """Put the fuse where the product changes the world."""
+        sys.addaudithook(lambda event, _args: self.burn() if event in _CHANGES else None)
+        mount._check = _counted(mount._check, self)  # every mount passes here
+        Store._transact = _counted(Store._transact, self)  # type: ignore[method-assign]  # every commit too
+
+
+def _counted(work: Callable[..., Any], fuse: Fuse) -> Callable[..., Any]:
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        fuse.burn()
+        return work(*args, **kwargs)
+
+    return counted
+
+
+async def _play(data_dir: Path, scenario: str, runtime: Runtime, fuse: Fuse) -> None:
+    host = ensure(TOOLS_DIR, Stderr(), env=os.environ)
+    pool = PoolSettings(min=1 if scenario in ("claim", "refill") else 0)
+    template = SessionSpec(runtime=runtime).template()
+    settings = EngineSettings(data_dir=data_dir, default=template, pool=pool)
+    async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
+        spec = SessionSpec(runtime=runtime, tenant="kept" if scenario == "claim" else "")
+        if scenario == "refill":
+            fuse.is_lit = True
+            await _until_ready(engine)
+            return
+        if scenario == "claim":
+            await _until_ready(engine)
+        if scenario == "destroy":
+            view = await engine.create_session(OWNER, spec)
+            fuse.is_lit = True
+            await engine.destroy_session(OWNER, view.session_id)
+        else:
+            fuse.is_lit = True
+            await engine.create_session(OWNER, spec)
+        fuse.is_lit = False
+        await engine.destroy_all()
+
+
+async def _until_ready(engine: Engine) -> None:
+    while not any(shelf.ready for shelf in engine.status().pool.values()):
+        await asyncio.sleep(0.005)
+
+
+def _main() -> None:
+    data_dir, scenario, runtime, length = sys.argv[1:]
+    fuse = Fuse(int(length))
+    fuse.lay()
+    asyncio.run(_play(Path(data_dir), scenario, Runtime(runtime), fuse))
+    sys.stdout.write(f"{fuse.burnt}\n")
+
+
+if __name__ == "__main__":
+    _main()

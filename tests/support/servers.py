@@ -1,0 +1,112 @@
+"""The real server as a process of its own: started, killed, started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from k8e.client import SandboxClient
+from k8e.client.discovery import Target, discover
+from k8e.setup.provision import Provisioned
+from tests.support.engines import TOOLS_DIR
+from tests.support.leaks import Lend
+
+__all__ = ["Server", "client", "server"]
+
+_PATIENCE_S = 60.0
+_PAUSE_S = 0.01
+
+
+class Server:
+    """One data directory and whichever process serves it now."""
+
+    def __init__(self, data_dir: Path, *flags: str, tools_dir: Path = TOOLS_DIR) -> None:
+        self.data_dir = data_dir
+        self._tools_dir = tools_dir
+        self._flags = flags
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What a client in another process needs to find this server."""
+        return {**os.environ, "K8E_DATA_DIR": str(self.data_dir), "HOME": str(self.data_dir)}
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        argv = [sys.executable, "-m", "k8e", "server", "--data-dir", str(self.data_dir), *self._flags]
+        with (self.data_dir / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*argv, "--tools-dir", str(self._tools_dir), "--listen", "127.0.0.1:0"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + _PATIENCE_S
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError((self.data_dir / "log").read_text()[-3000:])
+            time.sleep(_PAUSE_S)
+
+    def kill(self) -> None:
+        """As the out-of-memory killer would."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """As an operator would; sessions stay."""
+        return self._end(signal.SIGTERM)
+
+    def destroy(self) -> None:
+        """Remove everything."""
+        if self._process is None:
+            self.start()
+        with SandboxClient(target=self.target()) as client:
+            client.stop_server(destroy=True)
+        self._wait()
+
+    def target(self) -> Target:
+        return discover(environ={"K8E_DATA_DIR": str(self.data_dir)})
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            known = json.loads((self.data_dir / "server" / "server.json").read_text())
+            return self._process is not None and known["pid"] == self._process.pid
+        return False
+
+    def _end(self, number: signal.Signals) -> int:
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._wait()
+
+    def _wait(self) -> int:
+        assert self._process is not None
+        code = self._process.wait(_PATIENCE_S)
+        self._process = None
+        return code
+
+
+@pytest.fixture(scope="session")
+def server(host: Provisioned, lend: Lend) -> Iterator[Server]:
+    """One server for all tests that only want to talk to one."""
+    server = Server(lend("server"), "--pool-min", "1")
+    server.start()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[SandboxClient]:
+    with SandboxClient(target=server.target()) as client:
+        yield client
