@@ -77,7 +77,7 @@ def _serve(peer) -> None:  # type: ignore[no-untyped-def]
         for number, item in mux.receive(decoder.feed(data)):
             if isinstance(item, Opened):
                 try:
-                    mux.end(number, _OPS[item.op](item.args))
+                    mux.end(number, _OPS[item.op](item.args))  # type: ignore[no-untyped-call]
                 except (OSError, KeyError) as error:
                     mux.fail(number, "io", repr(error))
 

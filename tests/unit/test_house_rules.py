@@ -33,21 +33,25 @@ def _names(paths: Iterator[Path] | list[Path]) -> list[str]:
 
 
 def _is_empty(tree: ast.Module) -> bool:
-    """Only a docstring and the future import: nothing that could be public."""
+    """Nothing that could be public: text, the future import, a private function that is called and deleted."""
     return all(
-        isinstance(node, ast.Expr | ast.ImportFrom) and getattr(node, "module", "__future__") == "__future__"
+        isinstance(node, ast.Expr | ast.Delete)
+        or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+        or (isinstance(node, ast.FunctionDef) and node.name.startswith("_"))
         for node in tree.body
     )
 
 
 def _declares_all(tree: ast.Module) -> bool:
+    """An assignment, or another module's list taken over as it is."""
+    taken = [alias.asname for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
     targets = [
         target
         for node in tree.body
         if isinstance(node, ast.Assign | ast.AnnAssign)
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
     ]
-    return any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
+    return "__all__" in taken or any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
 
 
 def test_every_module_says_what_it_is_for() -> None:

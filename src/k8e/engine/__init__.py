@@ -1,0 +1,1 @@
+"""The engine: sessions and everything that belongs to one; it knows no protocol, no host and no caller."""
