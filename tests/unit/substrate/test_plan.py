@@ -74,13 +74,6 @@ def test_processes_never_live_under_the_map_that_holds_host_root() -> None:
     assert all(extent.outside != 0 for extent in blocks.sandbox_map(0))
 
 
-def test_a_freed_block_is_used_again() -> None:
-    pool = blocks.Blocks({0, 2})
-    assert [pool.take(), pool.take()] == [1, 3]
-    pool.give_back(2)
-    assert pool.take() == 2
-
-
 @pytest.mark.parametrize(
     "capability", ["CAP_SYS_ADMIN", "CAP_NET_RAW", "CAP_MKNOD", "CAP_SYS_PTRACE", "CAP_SYS_MODULE"]
 )

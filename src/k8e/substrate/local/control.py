@@ -9,6 +9,7 @@ place and nothing can be filled. Sealing any earlier fails gVisor's bind, which 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import stat
@@ -53,7 +54,8 @@ async def wait_for_socket(paths: SandboxPaths, init: Process) -> None:
 
 async def _appearance(paths: SandboxPaths) -> None:
     awaited = (paths.inbox / _SOCKET, paths.inbox / _BOOT_ERROR)
-    await inotify.until(paths.inbox, inotify.CREATE, lambda: any(path.exists() for path in awaited))
+    with contextlib.suppress(FileNotFoundError):  # destroyed meanwhile; the caller looks for what should be there
+        await inotify.until(paths.inbox, inotify.CREATE, lambda: any(path.exists() for path in awaited))
 
 
 def _boot_error(paths: SandboxPaths) -> str:

@@ -32,6 +32,7 @@ from k8e.substrate.local.runtimes.gvisor import Gvisor
 from k8e.substrate.local.runtimes.oci import OciRuntime, tail
 from k8e.substrate.local.settings import LocalSettings
 from k8e.substrate.local.threads import Threads
+from k8e.substrate.local.turns import Turns
 from k8e.substrate.local.workspaces import Workspaces, shared_name
 from k8e.wire.aio import Link, LinkLost, RemoteError
 
@@ -45,13 +46,17 @@ _BOOT_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 60.0
 _DIAL_TIMEOUT_S = 10.0
 _DIAL_RETRY_S = 0.002
+_OWN_PROCESSES = 6
+"""Runners and parked interpreters wait in the commands' group, and are no part of what a session may have; the agent
+allows as many (`k8e.agent.limits`) where it does the counting."""
 
 
 class LocalSubstrate:
     """Implements `k8e.engine.substrate.Substrate`."""
 
     def __init__(self, settings: LocalSettings) -> None:
-        self._layout = Layout(settings.data_dir)
+        # The mount table knows no symbolic links: whoever looks for mounts by place must name the true one.
+        self._layout = Layout(settings.data_dir.resolve())
         self._agent = Agent(bundle=settings.bundle, argv=settings.agent_argv, env=settings.agent_env)
         self._hook = settings.site_hook
         self._drivers = _drivers(settings)
@@ -71,7 +76,8 @@ class LocalSubstrate:
         self._probing = asyncio.Lock()
         self._available: Mapping[Runtime, Availability] | None = None
         self._prepare_directories()
-        self._blocks = Blocks({found.block for found in record.load_all(self._layout)})
+        self._blocks = Blocks(self._layout.data_dir, {found.block for found in record.load_all(self._layout)})
+        self._turns = Turns()
 
     @property
     def data_dir(self) -> Path:
@@ -143,6 +149,10 @@ class LocalSubstrate:
             raise
 
     def _build(self, sandbox: SandboxId, template: Template, image: Image) -> Process:
+        with self._turns.at(sandbox):
+            return self._build_alone(sandbox, template, image)
+
+    def _build_alone(self, sandbox: SandboxId, template: Template, image: Image) -> Process:
         paths, block = self._layout.sandbox(sandbox), self._blocks.take()
         try:
             boot.make_directory(paths, block)
@@ -202,6 +212,11 @@ class LocalSubstrate:
         await self._removals.run(self._remove, sandbox)
 
     def _remove(self, sandbox: SandboxId) -> None:
+        """One removal at a time: a second one waits, and then finds nothing to do."""
+        with self._turns.at(sandbox):
+            self._remove_alone(sandbox)
+
+    def _remove_alone(self, sandbox: SandboxId) -> None:
         paths = self._layout.sandbox(sandbox)
         known = record.load(paths)
         try:
@@ -239,7 +254,7 @@ class LocalSubstrate:
                 if is_gvisor:
                     await link.call("bind", {"source": f"{LIVE_AT}/ws", "target": "/workspace"})
                 # Only now: a crash before this line makes the engine ask again, and every step above can be repeated.
-                record.save(self._layout.sandbox(sandbox), known.using(claim.workspace))
+                await self._boots.run(self._remember_workspace, known, claim.workspace)
         except (OSError, TimeoutError, LinkLost, RemoteError) as error:
             raise SandboxFailed("configure", error) from error
 
@@ -248,9 +263,19 @@ class LocalSubstrate:
         group = self._group(known.sandbox)
         group.limit_cpus(claim.cpus)
         if known.runtime is Runtime.CONTAINER:
-            group.limit_tasks(claim.processes, cgroup.COMMANDS)
+            group.limit_tasks(claim.processes + _OWN_PROCESSES, cgroup.COMMANDS)
 
     def _give_workspace(self, known: Record, workspace: WorkspaceId) -> None:
+        # SAFETY: never beside a removal, which would take the workspace's files for the sandbox's.
+        with self._turns.at(known.sandbox):
+            self._known(known.sandbox)
+            self._mount_workspace(known, workspace)
+
+    def _remember_workspace(self, known: Record, workspace: WorkspaceId) -> None:
+        with self._turns.at(known.sandbox):
+            record.save(self._layout.sandbox(known.sandbox), known.using(workspace))
+
+    def _mount_workspace(self, known: Record, workspace: WorkspaceId) -> None:
         with self._workspace_lock:
             source = self._workspaces.source(workspace, known.sandbox)
         target = self._live_target(known)
