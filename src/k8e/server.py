@@ -169,6 +169,7 @@ def local_settings(settings: ServerSettings, provisioned: Provisioned) -> LocalS
         agent_argv=provisioned.bundle.argv,
         agent_env=provisioned.bundle.env,
         site_hook=SiteHook(name=hook.NAME, line=hook.LINE),
+        node_tools=provisioned.node,
     )
 
 
