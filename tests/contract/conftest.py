@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -40,6 +41,7 @@ def kill_sandbox(engine: Engine) -> Callable[[Cell], None]:
         sandbox = engine.get_session(OWNER, cell.id).sandbox
         for procs in Path("/sys/fs/cgroup").rglob(f"{sandbox}/*/cgroup.procs"):
             for pid in procs.read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
 
     return kill

@@ -94,12 +94,12 @@ class Engine:
 
     async def destroy_all(self) -> None:
         """Remove every session and every warm sandbox, for an operator who wants the machine clean."""
-        self._sessions.pool.close()
+        unused = await self._sessions.pool.close()
         for session in self._sessions:
             if session.parent is None:
                 with contextlib.suppress(K8eError):
                     await self._sessions.destroy(session, why="server removed")
-        for box in self._sessions.pool.drain():
+        for box in unused:
             await self._sessions.discard(box)
         for sandbox in await self._substrate.survivors():
             await self._substrate.destroy(sandbox)
@@ -305,11 +305,11 @@ class Engine:
                 await self._sessions.remember_use()
 
     async def _let_go(self) -> None:
-        self._sessions.pool.close()
+        unused = await self._sessions.pool.close()
         with contextlib.suppress(K8eError):
             await self._sessions.remember_use()
         held = [session.box for session in self._sessions if session.box is not None]
-        for box in [*self._sessions.pool.drain(), *held]:
+        for box in [*unused, *held]:
             await box.release()
 
     def _close(self) -> None:

@@ -28,6 +28,8 @@ STDERR: Final = 2
 _AGENT_GRACE_S: Final = 10.0
 # How long past its own time limit a command may keep the agent from answering before we stop believing the agent.
 _SIGKILL: Final = 9
+_FORGET_TRIES: Final = 20
+_FORGET_PAUSE_S: Final = 0.1
 _TIMED_OUT_CODE: Final = 124
 
 
@@ -195,7 +197,7 @@ class ExecStream:
             link = await self._box.link()
             if kill:
                 await link.call("kill", {"id": self.exec_id, "signal": _SIGKILL})
-                await link.call("forget", {"id": self.exec_id})
+                await _forget(self._box, self.exec_id)
 
     async def _receive(self) -> Item | None:
         try:
@@ -206,6 +208,9 @@ class ExecStream:
             self._stream = None
             return None
         except RemoteError as error:
+            if error.code == "conflict":
+                # Somebody attached to the same command and has it now: letting go of it must not kill it.
+                self._over(_lost(error.message))
             raise remote_failure(error, kind="command", name=self.exec_id) from error
         if isinstance(item, Data):
             return self._output(item)
@@ -299,5 +304,13 @@ def _number(value: object) -> int:
 
 
 async def _forget(box: Box, exec_id: str) -> None:
-    with contextlib.suppress(LinkLost, SandboxFailed, TimeoutError, RemoteError):
-        await (await box.link()).call("forget", {"id": exec_id})
+    """Let the agent drop its record; it keeps one of a command that has not quite ended yet, so ask again."""
+    for _ in range(_FORGET_TRIES):
+        with contextlib.suppress(LinkLost, SandboxFailed, TimeoutError):
+            try:
+                await (await box.link()).call("forget", {"id": exec_id})
+            except RemoteError as error:
+                if error.code == "conflict":
+                    await asyncio.sleep(_FORGET_PAUSE_S)
+                    continue
+        return

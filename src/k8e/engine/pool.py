@@ -18,7 +18,7 @@ from k8e.engine.boxes import Box
 from k8e.engine.demand import Demand, builds_to_start
 from k8e.engine.settings import PoolSettings
 from k8e.engine.tasks import Tasks
-from k8e.errors import K8eError
+from k8e.errors import K8eError, SandboxFailed
 from k8e.model import Death, Template
 
 __all__ = ["Pool", "ShelfStatus"]
@@ -53,7 +53,11 @@ class _Shelf:
 
 
 class Pool:
-    """`build` boots and readies one box; `discard` removes one."""
+    """`build` boots a box, `prepare` makes it fully ready, `discard` removes it.
+
+    A claim that already waits gets its box as soon as it has booted: what `prepare` would add is worth less than the
+    time it takes.
+    """
 
     def __init__(
         self,
@@ -61,14 +65,17 @@ class Pool:
         tasks: Tasks,
         *,
         build: Callable[[Template], Coroutine[Any, Any, Box]],
+        prepare: Callable[[Box], Coroutine[Any, Any, None]],
         discard: Callable[[Box], Coroutine[Any, Any, None]],
     ) -> None:
         self._settings = settings
         self._tasks = tasks
         self._build = build
+        self._prepare = prepare
         self._discard = discard
         self._shelves: dict[Template, _Shelf] = {}
         self._gate = asyncio.Semaphore(settings.boots_at_once)
+        self._boots: set[asyncio.Task[None]] = set()
         self._open = True
 
     def keep(self, template: Template, *, floor: int) -> None:
@@ -109,12 +116,14 @@ class Pool:
         missing = builds_to_start(
             ready=len(shelf.ready),
             building=shelf.building,
-            waiting=len(shelf.waiting),
+            waiting=sum(not waiter.done() for waiter in shelf.waiting),
             target=self._target(shelf, now),
         )
         for _ in range(missing):
             shelf.building += 1
-            self._tasks.start(self._boot(template, shelf), name=f"boot {template.runtime}")
+            boot = self._tasks.start(self._boot(template, shelf), name=f"boot {template.runtime}")
+            self._boots.add(boot)
+            boot.add_done_callback(self._boots.discard)
 
     def tend(self) -> None:
         """The slow rhythm: follow falling demand down, and try again after failures."""
@@ -129,12 +138,13 @@ class Pool:
                 self._throw_away(shelf, surplus)
             self.refill(template)
 
-    def close(self) -> None:
-        """Start nothing more."""
+    async def close(self) -> list[Box]:
+        """Start nothing more, break off what boots, and give up all ready members."""
         self._open = False
-
-    def drain(self) -> list[Box]:
-        """Give up all ready members, for whoever shuts down."""
+        for boot in self._boots:
+            boot.cancel()
+        if self._boots:
+            await asyncio.wait(self._boots)
         boxes = [box for shelf in self._shelves.values() for box in shelf.ready]
         for shelf in self._shelves.values():
             shelf.ready.clear()
@@ -169,20 +179,28 @@ class Pool:
 
     async def _boot(self, template: Template, shelf: _Shelf) -> None:
         try:
-            async with self._gate:
-                began = time.monotonic()
-                box = await self._build(template)
-                shelf.demand.booted(time.monotonic() - began)
+            box = await self._booted(template, shelf)
         except K8eError as error:
             shelf.building -= 1
             self._failed(shelf, error)
         except BaseException:
+            # A bug or a shutdown: whoever waits must hear of it rather than wait for ever.
             shelf.building -= 1
+            self._failed(shelf, SandboxFailed("boot a sandbox", "the server's log says more"))
             raise
         else:
             shelf.building -= 1
             shelf.failures = 0
             self._hand_over(box)
+
+    async def _booted(self, template: Template, shelf: _Shelf) -> Box:
+        async with self._gate:
+            began = time.monotonic()
+            box = await self._build(template)
+            if all(waiter.done() for waiter in shelf.waiting):
+                await self._prepare(box)
+            shelf.demand.booted(time.monotonic() - began)
+            return box
 
     def _hand_over(self, box: Box) -> None:
         shelf = self._shelf(box.template)

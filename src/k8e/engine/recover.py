@@ -98,7 +98,8 @@ async def _take_back(
         with contextlib.suppress(K8eError):
             await session.box.connect()
             return session
-    await store.commit(session.enter(Phase.FAILED, detail="its sandbox did not survive"))
+    if session.phase is not Phase.FAILED:
+        await store.commit(session.enter(Phase.FAILED, detail="its sandbox did not survive"))
     return session
 
 

@@ -21,7 +21,7 @@ class RecoveryPlan:
     held: frozenset[SandboxId]
     """Held by a session and alive: reconnect."""
     lost: frozenset[SandboxId]
-    """Held by a session but dead: the session has failed."""
+    """Held by a session but dead: the session has failed, and its owner shall hear of it."""
     remove: frozenset[SandboxId]
     """Half-built, half-removed, dead, or unknown to us."""
 
@@ -36,8 +36,9 @@ def plan_recovery(
     """Decide for every sandbox that is written down or found."""
     # A session still being created was never told to its caller, so nobody can miss it.
     held = {sandbox for sandbox, phase in sessions.items() if phase in (Phase.ACTIVE, Phase.PAUSED)}
+    failed = {sandbox for sandbox, phase in sessions.items() if phase is Phase.FAILED}
     keep = {sandbox for sandbox in held if sandbox in alive}
-    lost = held - keep
+    lost = (held - keep) | failed
     warm = {
         sandbox
         for sandbox, phase in written.items()

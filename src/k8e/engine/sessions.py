@@ -64,7 +64,7 @@ class Sessions:
         self._rates = CreateRates(
             per_s=settings.quotas.creates_per_s, burst=settings.quotas.create_burst, clock=time.monotonic
         )
-        self.pool = Pool(settings.pool, tasks, build=self._build, discard=self.discard)
+        self.pool = Pool(settings.pool, tasks, build=self._build, prepare=self._prepare, discard=self.discard)
         self.on_end: Callable[[Session], None] = lambda _session: None
 
     def __iter__(self) -> Iterator[Session]:
@@ -237,29 +237,29 @@ class Sessions:
         return session
 
     async def _claim(self, session: Session) -> None:
-        claim = Claim(
-            cpus=session.spec.limits.cpus, processes=session.spec.limits.processes, workspace=session.workspace
-        )
         for attempt in range(1, _CLAIM_TRIES + 1):
             box, session.warm = await self.pool.claim(session.spec.template())
-            # From here on the sandbox is used: whatever happens, it never goes back to the pool.
-            await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
             try:
-                await box.configure(claim)
-            except SandboxFailed:
-                await self._store.commit(*session.deleted())
-                await self.discard(box)
-                if attempt == _CLAIM_TRIES:
-                    raise
-                continue
-            break
-        if session.parent is not None and session.parent.phase is not Phase.ACTIVE:
-            await self._store.commit(*session.deleted())
-            await self.discard(box)
-            raise Conflict(f"session {session.parent.session_id} ended meanwhile")
+                await self._take(session, box)
+            except BaseException as error:
+                # Once claimed, a sandbox never goes back to the pool, whatever it was that failed.
+                self._tasks.start(self.discard(box, *session.deleted()), name=f"discard {box.id}")
+                if isinstance(error, SandboxFailed) and attempt < _CLAIM_TRIES:
+                    continue
+                raise
+            return
+
+    async def _take(self, session: Session, box: Box) -> None:
+        limits = session.spec.limits
+        await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
+        await box.configure(Claim(cpus=limits.cpus, processes=limits.processes, workspace=session.workspace))
+        if session.parent is not None:
+            session.parent.live_box()
         await self._store.commit(session.enter(Phase.ACTIVE))
         session.box = box
         box.died = lambda _box, death: self._lost(session, death)
+        if box.is_dead:
+            self._lost(session, Death())
 
     async def _build(self, template: Template) -> Box:
         box = self.new_box(SandboxId(new_id("sb")), template)
@@ -280,16 +280,23 @@ class Sessions:
         try:
             await self._substrate.create(box.id, template)
             await box.connect()
-            await box.prepare(default_claim(self.settings))
-            await self._store.commit(_phase(box.id, Phase.WARM))
         except BaseException:
             self._tasks.start(self.discard(box), name=f"discard {box.id}")
             raise
         return box
 
-    async def discard(self, box: Box) -> None:
+    async def _prepare(self, box: Box) -> None:
+        try:
+            await box.prepare(default_claim(self.settings))
+            await self._store.commit(_phase(box.id, Phase.WARM))
+        except BaseException:
+            self._tasks.start(self.discard(box), name=f"discard {box.id}")
+            raise
+
+    async def discard(self, box: Box, *also: Change) -> None:
+        """Remove a sandbox that no session holds, and then what was written down of it."""
         await box.destroy()
-        await self._store.commit(Change("DELETE FROM sandboxes WHERE id=?", (box.id,)))
+        await self._store.commit(Change("DELETE FROM sandboxes WHERE id=?", (box.id,)), *also)
 
     async def _end(self, session: Session, why: str) -> None:
         for child in list(session.children):

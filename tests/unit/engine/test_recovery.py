@@ -11,7 +11,7 @@ from k8e.model import SandboxId
 
 _IDS = [SandboxId(f"sb-{n}") for n in range(6)]
 _PHASES = st.sampled_from([Phase.CREATING, Phase.WARM, Phase.ACTIVE, Phase.TERMINATING])
-_SESSION_PHASES = st.sampled_from([Phase.CREATING, Phase.ACTIVE, Phase.TERMINATING])
+_SESSION_PHASES = st.sampled_from([Phase.CREATING, Phase.ACTIVE, Phase.FAILED, Phase.TERMINATING])
 A, B, C, D, E, F = _IDS
 
 
@@ -49,4 +49,4 @@ def test_every_sandbox_has_one_fate(
     assert not plan.warm & plan.held
     assert set(written) | found <= kept | plan.remove
     assert kept <= alive & found
-    assert plan.lost == {s for s, phase in sessions.items() if phase is Phase.ACTIVE} - plan.held
+    assert plan.lost == {s for s, phase in sessions.items() if phase in (Phase.ACTIVE, Phase.FAILED)} - plan.held

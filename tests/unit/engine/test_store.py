@@ -73,7 +73,7 @@ async def test_posted_changes_are_written_before_close(path: Path) -> None:
 
 async def test_a_damaged_file_is_named_with_the_remedy(path: Path) -> None:
     path.write_bytes(b"this is no database at all, but long enough to look at" * 100)
-    with pytest.raises(StoreFailed, match="damaged.*restore it from a backup"):
+    with pytest.raises(StoreFailed, match=r"damaged.*restore it from a backup"):
         Store(path)
 
 
