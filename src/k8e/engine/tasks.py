@@ -42,6 +42,8 @@ class Tasks:
         task = self._group.create_task(_alone(work, name), name=name)
         self._live.add(task)
         task.add_done_callback(self._live.discard)
+        # Cancelled before its first step the work was never begun, and Python would complain about that.
+        task.add_done_callback(lambda _task: work.close())
         return task
 
 
