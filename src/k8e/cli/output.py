@@ -50,9 +50,9 @@ WORDS: dict[type[SandboxError], tuple[str, int]] = {
 def print_json(value: Mapping[str, object]) -> None:
     """One line; text as it is, except where it is not UTF-8."""
     try:
-        line = json.dumps(value, ensure_ascii=False).encode()
+        line = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
-        line = json.dumps(value).encode()
+        line = json.dumps(value, separators=(",", ":")).encode()
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
 
