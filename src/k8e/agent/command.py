@@ -8,7 +8,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LANGUAGES", "PRIVATE_FILE", "default_env", "language_argv", "missing_language"]
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/k8e/bin"
+"""Last come the tools that set-up brings along, so whatever the image has itself wins."""
 _VENV = "/opt/venv"
 
 PRIVATE_FILE = "\0file"
