@@ -35,7 +35,7 @@ _LENGTH = struct.Struct(">I")
 _MAX_MESSAGE = 64 * 1024 * 1024
 _MAX_FDS = 8
 _KILL_ROUND_MS = 20
-_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM)
+_DEFAULT_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _SHELL = "/bin/sh"
 PARK_FD = 199
 """Where a parked interpreter finds its line to the agent; above anything a runner has open."""
