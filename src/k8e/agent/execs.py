@@ -84,6 +84,8 @@ class Exec:
         self._verdict = ""
         self._end: Optional[Dict[str, Any]] = None
         self._cleanup: Callable[[], None] = lambda: None
+        self._program = ""
+        self._cwd = ""
 
     @property
     def is_running(self) -> bool:
@@ -131,6 +133,7 @@ class Exec:
     def _begin(self, launch: Launch) -> None:
         self._born = time.monotonic()
         self._cleanup = launch.cleanup
+        self._program, self._cwd = launch.argv[0], launch.cwd
         if launch.timeout_s is not None and launch.timeout_s > 0:
             self._timer = self._loop.later(launch.timeout_s, lambda: self.kill("timed_out"))
 
@@ -184,11 +187,11 @@ class Exec:
 
     def _fail(self, code: int, step: str) -> None:
         if step == "cwd":
-            self._not_started(_EXIT_NOT_RUNNABLE, "the working directory cannot be entered: %s" % os.strerror(code))
+            self._not_started(_EXIT_NOT_RUNNABLE, "%s: %s" % (self._cwd, os.strerror(code)))
         elif code in (errno.ENOENT, errno.ENOTDIR):
-            self._not_started(_EXIT_NOT_FOUND, "command not found")
+            self._not_started(_EXIT_NOT_FOUND, "%s: command not found" % self._program)
         else:
-            self._not_started(_EXIT_NOT_RUNNABLE, "the command cannot be run: %s" % os.strerror(code))
+            self._not_started(_EXIT_NOT_RUNNABLE, "%s: %s" % (self._program, os.strerror(code)))
 
     def _not_started(self, code: int, detail: str) -> None:
         self._settle({"code": code, "signal": None, "reason": "not_started", "detail": detail})
