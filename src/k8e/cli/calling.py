@@ -21,7 +21,7 @@ Handler = Callable[[argparse.Namespace, "AsyncSandboxClient"], Awaitable[int]]
 
 def call(handler: Handler, args: argparse.Namespace, environ: Mapping[str, str], *, starts_server: bool) -> int:
     """Run one command against the server."""
-    has_ok = getattr(args, "has_ok", False)
+    how = {"has_ok": getattr(args, "has_ok", False), "is_raw": getattr(args, "raw", False)}
     endpoint = getattr(args, "endpoint", None)
     try:
         target = daemon.reach(endpoint, environ) if starts_server else daemon.found(endpoint, environ)
@@ -34,11 +34,11 @@ def call(handler: Handler, args: argparse.Namespace, environ: Mapping[str, str],
 
         return asyncio.run(main())
     except SandboxError as error:
-        return failed(error, has_ok=has_ok)
+        return failed(error, **how)
     except BrokenPipeError:
         return BAD_INPUT
     except OSError as error:
-        return failed(InvalidRequest(str(error)), has_ok=has_ok)
+        return failed(InvalidRequest(str(error)), **how)
     except KeyboardInterrupt:
         # asyncio has cancelled the call, and with it the command inside.
         return INTERRUPTED

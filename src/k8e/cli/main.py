@@ -1,32 +1,64 @@
-"""The entry point of `k8e`, `k8e-sandbox` and `k8e-sandbox-cli`."""
+"""The entry point of `k8e`, `k8e-sandbox` and `k8e-sandbox-cli`.
+
+What is imported before a command is known costs every start, so it is little: see `grammar`.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-from k8e.cli.groups import full_parser, sandbox_parser
+from k8e import __version__
 
-__all__ = ["main"]
+TYPE_CHECKING = False  # the module `typing` costs 2 ms
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+__all__ = ["loaded", "main"]
+
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    name = Path(sys.argv[0] if prog is None else prog).name
-    if name.startswith("k8e-sandbox"):
-        # Some of its users type the group's name again.
-        words = words[1:] if words[:1] == ["sandbox"] else words
-        args = sandbox_parser(name).parse_args(words)
-    else:
-        args = full_parser(words[0] if words else "").parse_args(words)
+    name = os.path.basename(sys.argv[0] if prog is None else prog)  # noqa: PTH119 - pathlib costs 7 ms
+    name = name if name.startswith("k8e-sandbox") else "k8e"
+    if words == ["--version"]:
+        print(f"{name} {__version__}")
+        return 0
+    try:
+        return run(parsed(words, name))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def parsed(words: list[str], name: str) -> argparse.Namespace:
+    from k8e.cli.grammar import full_parser, sandbox_parser
+
+    if name == "k8e":
+        return full_parser(words).parse_args(words)
+    # Some users of the short names type the group's name again.
+    words = words[1:] if words[:1] == ["sandbox"] else words
+    return sandbox_parser(name, words).parse_args(words)
+
+
+def run(args: argparse.Namespace) -> int:
     if hasattr(args, "local"):
-        return int(args.local(args))
+        return int(loaded(args.local)(args))
     from k8e.cli.calling import call
 
-    return call(args.handler, args, os.environ, starts_server=getattr(args, "starts_server", True))
+    return call(loaded(args.handler), args, os.environ, starts_server=getattr(args, "starts_server", True))
+
+
+def loaded(name: str) -> Callable[..., Any]:
+    """The function that the grammar names as `module:function`."""
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(f"k8e.cli.{module}"), function)
+    return found
 
 
 if __name__ == "__main__":

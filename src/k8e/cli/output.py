@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from typing import TextIO
 
 from k8e.client.errors import (
     Conflict,
@@ -47,14 +48,15 @@ WORDS: dict[type[SandboxError], tuple[str, int]] = {
 }
 
 
-def print_json(value: Mapping[str, object]) -> None:
+def print_json(value: Mapping[str, object], file: TextIO | None = None) -> None:
     """One line; text as it is, except where it is not UTF-8."""
+    out = (file or sys.stdout).buffer
     try:
         line = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:
         line = json.dumps(value, separators=(",", ":")).encode()
-    sys.stdout.buffer.write(line + b"\n")
-    sys.stdout.buffer.flush()
+    out.write(line + b"\n")
+    out.flush()
 
 
 def say(text: str) -> None:
@@ -63,8 +65,10 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def failed(error: SandboxError, *, has_ok: bool = False) -> int:
-    """Print our own failure and return its exit code."""
+def failed(error: SandboxError, *, has_ok: bool = False, is_raw: bool = False) -> int:
+    """Print our own failure and return its exit code. Raw output is the program's or the file's and stays clean."""
     word, code = next(WORDS[kind] for kind in type(error).__mro__ if kind in WORDS)
-    print_json({"error": word, "detail": str(error), **({"ok": False} if has_ok else {})})
+    print_json(
+        {"error": word, "detail": str(error), **({"ok": False} if has_ok else {})}, sys.stderr if is_raw else None
+    )
     return code

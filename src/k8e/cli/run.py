@@ -12,46 +12,11 @@ from k8e.cli.sharing import in_session
 from k8e.client.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from k8e.cli.groups import Subparsers
     from k8e.client import AsyncSandboxClient, Exit
 
-__all__ = ["add"]
+__all__ = ["kill_run", "poll_run", "run_program"]
 
 DEFAULT_TIMEOUT_S = 30.0
-
-RUN_EXAMPLES = """examples:
-  k8e sandbox run --lang python "print('hello')"
-  k8e sandbox run "pip install pandas"            # the next run sees it: same session
-  k8e sandbox run --lang python < program.py
-  k8e sandbox run --raw "make test"               # output as it happens, exit code of the command
-  k8e sandbox run --background "sleep 60; date"   # then: k8e sandbox poll <run_id>
-"""
-
-
-def add(commands: Subparsers) -> None:
-    run = commands.add_parser(
-        "run",
-        help="run a program in the sandbox",
-        epilog=RUN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    run.add_argument("code", nargs="?", help="the program; without it, standard input")
-    run.add_argument("--lang", default="bash", help="python, bash (default), node or ts")
-    run.add_argument("--session-id", default="", help="run there instead of in the shared session")
-    run.add_argument("--tenant", default="", help="a name under which session and workspace are found again")
-    run.add_argument("--timeout", type=float, help="seconds (default 30; none with --background)")
-    run.add_argument("--raw", action="store_true", help="no JSON: stdout to stdout, stderr to stderr, as they come")
-    run.add_argument("--background", action="store_true", help="start it and print its run_id")
-    run.set_defaults(handler=run_program)
-
-    poll = commands.add_parser("poll", help="show a background run and its output so far")
-    poll.add_argument("run_id")
-    poll.set_defaults(handler=poll_run)
-
-    kill = commands.add_parser("kill-run", help="end a background run and everything it started")
-    kill.add_argument("run_id")
-    kill.add_argument("--signal", type=int, default=9, help="signal number (default 9)")
-    kill.set_defaults(handler=kill_run, has_ok=True)
 
 
 async def run_program(args: argparse.Namespace, client: AsyncSandboxClient) -> int:

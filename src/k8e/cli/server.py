@@ -9,45 +9,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from k8e.cli.examples import SERVER as SERVER_EXAMPLES
 from k8e.cli.output import BAD_INPUT, SERVER, print_json, say
 from k8e.client.discovery import own_data_dir
 from k8e.settings import OPTIONS, load
 
 if TYPE_CHECKING:
-    from k8e.cli.groups import Subparsers
+    from k8e.cli.grammar import Parser
     from k8e.client import AsyncSandboxClient
 
-__all__ = ["add"]
+__all__ = ["fill", "serve", "show_status", "stop_server"]
 
 STOP_S = 90.0
 DESTROY_S = 600.0
 
-EXAMPLES = """examples:
-  k8e server                          # in the foreground; sessions survive its end
-  k8e server --listen 127.0.0.1:50052 --data-dir /srv/k8e
-  k8e server status | jq .doors
-  k8e server stop --destroy           # end every session, too
-"""
 
-
-def add(commands: Subparsers) -> None:
-    server = commands.add_parser(
-        "server",
-        help="run, look at or stop the server",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def fill(server: Parser) -> None:
+    """The flags of `k8e server` and its two actions."""
     server.add_argument("--data-dir", type=Path, help="default: /var/lib/k8e as root, else ~/.local/share/k8e")
     server.add_argument("--config", type=Path, help="a TOML file with the settings below")
     for option in OPTIONS:
         dashed = option.name.replace("_", "-")
         server.add_argument(f"--{dashed}", f"--sandbox-{dashed}", dest=option.name, help=option.text)
-    server.set_defaults(local=serve)
-    actions = server.add_subparsers(metavar="[status|stop]")
-    status = actions.add_parser("status", help="print what the server is, has and does")
-    stop = actions.add_parser("stop", help="stop it; sessions live on for the next start")
+    server.set_defaults(local="server:serve")
+    actions = server.add_subparsers(metavar="[status|stop]", parser_class=type(server))
+    status = actions.add_parser("status", help="print what the server is, has and does", epilog=SERVER_EXAMPLES)
+    stop = actions.add_parser("stop", help="stop it; sessions live on for the next start", epilog=SERVER_EXAMPLES)
     stop.add_argument("--destroy", action="store_true", help="destroy every session, too")
-    for parser, handler in ((status, show_status), (stop, stop_server)):
+    for parser, handler in ((status, "server:show_status"), (stop, "server:stop_server")):
         # A second default would overwrite what was given before the word.
         parser.add_argument("--data-dir", type=Path, default=argparse.SUPPRESS)
         parser.set_defaults(local=handler)

@@ -11,65 +11,19 @@ from k8e.cli.sharing import forget, shared
 from k8e.client.errors import InvalidRequest, NotFound, SandboxError, Unsupported
 
 if TYPE_CHECKING:
-    from k8e.cli.groups import Subparsers
     from k8e.client import AsyncSandboxClient, Limits, SessionInfo
 
-__all__ = ["add", "unavailable"]
-
-CREATE_EXAMPLES = """examples:
-  SID=$(k8e sandbox create | jq -r .session_id)
-  k8e sandbox create --runtime container --memory-mib 2048 --cpus 2 --env TOKEN=x
-  k8e sandbox create --tenant my-project          # its /workspace survives the session
-"""
-
-
-def add(commands: Subparsers) -> None:
-    create = commands.add_parser(
-        "create",
-        help="make a session of your own",
-        epilog=CREATE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    create.add_argument("--runtime", default="", help="gvisor (default), container, kata or firecracker")
-    create.add_argument("--allowed-hosts", default="", metavar="A,B", help="names that the session may reach")
-    create.add_argument("--tenant", default="", help="a name whose /workspace outlives the session")
-    create.add_argument("--session-id", default="", help="an id of your own choice")
-    create.add_argument("--env", action="append", default=[], metavar="K=V", help="a variable for every command")
-    create.add_argument("--image", default="", help="host (default), a root directory, or an OCI layout")
-    create.add_argument("--cpus", type=float)
-    create.add_argument("--memory-mib", type=int)
-    create.add_argument("--disk-mib", type=int)
-    create.add_argument("--processes", type=int)
-    create.add_argument("--ttl", type=float, metavar="S", help="seconds to live (default 24 h, 0 for ever)")
-    create.add_argument("--idle", type=float, metavar="S", help="seconds unused before it ends (default 1 h)")
-    create.set_defaults(handler=create_session)
-
-    get = commands.add_parser("get", help="show one session")
-    get.add_argument("session_id")
-    get.set_defaults(handler=get_session)
-
-    listing = commands.add_parser("sessions", help="list your sessions")
-    listing.add_argument("--phase", default="Active", help="Active (default), another phase, or all")
-    listing.set_defaults(handler=list_sessions)
-
-    destroy = commands.add_parser("destroy", help="end a session and everything in it")
-    destroy.add_argument("session_id")
-    destroy.set_defaults(handler=destroy_session, has_ok=True)
-
-    subagent = commands.add_parser("subagent", help="a child session that shares the parent's /workspace")
-    subagent.add_argument("parent_session_id")
-    subagent.set_defaults(handler=run_subagent)
-
-    status = commands.add_parser("status", help="is the service up, and which session is shared; never starts it")
-    status.add_argument("--tenant", default="")
-    status.set_defaults(handler=show_status, starts_server=False)
-
-    workspaces = commands.add_parser("workspaces", help="the workspaces that outlive their sessions")
-    actions = workspaces.add_subparsers(metavar="list|delete", required=True)
-    actions.add_parser("list", help="list them").set_defaults(handler=list_workspaces)
-    delete = actions.add_parser("delete", help="delete one with all its files")
-    delete.add_argument("tenant")
-    delete.set_defaults(handler=delete_workspace, has_ok=True)
+__all__ = [
+    "create_session",
+    "delete_workspace",
+    "destroy_session",
+    "get_session",
+    "list_sessions",
+    "list_workspaces",
+    "run_subagent",
+    "show_status",
+    "unavailable",
+]
 
 
 async def create_session(args: argparse.Namespace, client: AsyncSandboxClient) -> int:

@@ -5,21 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from k8e.cli.output import SERVER, say
 from k8e.client.discovery import own_data_dir
 
-if TYPE_CHECKING:
-    from k8e.cli.groups import Subparsers
-
-__all__ = ["add"]
-
-
-def add(commands: Subparsers) -> None:
-    setup = commands.add_parser("setup", help="install what is missing now instead of at first use")
-    setup.add_argument("--data-dir", type=Path)
-    setup.set_defaults(local=provision)
+__all__ = ["provision"]
 
 
 def provision(args: argparse.Namespace) -> int:
@@ -27,7 +17,7 @@ def provision(args: argparse.Namespace) -> int:
     from k8e.setup.provision import ensure
     from k8e.setup.report import Stderr
 
-    data_dir = args.data_dir.absolute() if args.data_dir else own_data_dir(os.environ)
+    data_dir = Path(args.data_dir).absolute() if args.data_dir else own_data_dir(os.environ)
     try:
         made = ensure(data_dir, Stderr(), env=os.environ, again=True)
     except K8eError as error:

@@ -214,14 +214,3 @@ def test_the_short_names_work_with_and_without_the_extra_word(
     code = f"from k8e.cli.main import main; raise SystemExit(main(prog={name!r}))"
     argv = [sys.executable, "-c", code, *extra, "run", "--raw", "echo hi"]
     assert subprocess.run(argv, env=environ, capture_output=True, check=True).stdout == b"hi\n"
-
-
-def test_help_is_quick_because_nothing_heavy_is_loaded() -> None:
-    code = (
-        "import sys\nfrom k8e.cli.main import main\n"
-        "try:\n    main(['sandbox', 'run', '--help'], prog='k8e')\nexcept SystemExit:\n    pass\n"
-        "print(sorted({'grpc', 'asyncio', 'google.protobuf', 'cryptography'} & set(sys.modules)), file=sys.stderr)"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stderr == "[]\n"
-    assert "examples:" in said.stdout

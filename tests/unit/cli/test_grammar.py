@@ -1,0 +1,96 @@
+"""The tree of commands: complete, teaching, forgiving, and cheap to load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from k8e.cli.grammar import SANDBOX, TOP, full_parser
+from k8e.cli.main import loaded, main
+from k8e.cli.mistakes import worded
+
+HEAVY = {"argparse", "asyncio", "dataclasses", "google.protobuf", "grpc", "json", "pathlib", "typing"}
+COMMANDS = [["sandbox", name] for name in SANDBOX] + [[name] for name in TOP]
+ACTIONS = [
+    ["sandbox", "workspaces", "list"],
+    ["sandbox", "workspaces", "delete", "t"],
+    ["server", "status"],
+    ["server", "stop"],
+]
+ARGUMENTS = {"run": ["x"], "read": ["s", "p"], "write": ["s", "p"], "sessions": [], "create": [], "status": []}
+
+
+@pytest.mark.parametrize("words", [[], ["sandbox"], *COMMANDS], ids=" ".join)
+def test_help_has_examples_at_every_level(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"], prog="k8e")
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.count("k8e " + " ".join(words)) >= 2  # the usage, and an example at least
+
+
+@pytest.mark.parametrize("words", [*COMMANDS, *ACTIONS], ids=" ".join)
+def test_every_command_leads_to_a_function(words: list[str]) -> None:
+    plain = ARGUMENTS.get(words[-1], ["x"] if words[0] == "sandbox" and len(words) == 2 else [])
+    if words == ["sandbox", "workspaces"]:
+        plain = ["list"]
+    typed = [*words, *plain]
+    args = full_parser(typed).parse_args(typed)
+    assert callable(loaded(args.local if hasattr(args, "local") else args.handler))
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["sandbox", "rum"], "did you mean 'run'?"),
+        (["sandbox", "run", "--lnag", "python", "x"], "unknown: --lnag"),
+        (["sandbox", "read", "only-one"], "missing: path; see: k8e sandbox read --help"),
+        (["sandbox", "run", "--timeout", "soon", "x"], "--timeout"),
+        (["sandbox"], "missing: command"),
+    ],
+)
+def test_a_mistake_is_bad_input_and_says_what_was_meant(
+    words: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words, prog="k8e")
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    assert (ended.value.code, told["error"]) == (1, "invalid request")
+    assert part in told["detail"]
+    assert "usage:" in said.err
+
+
+@pytest.mark.parametrize("words", [["sandbux"], ["server", "statsu"], ["doctor", "--hurry"], []])
+def test_outside_of_sandbox_a_mistake_is_told_to_a_person(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words, prog="k8e")
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (1, "")
+    assert "see: k8e" in said.err
+
+
+def test_a_choice_that_is_near_nothing_lists_them_all() -> None:
+    assert worded("argument x: invalid choice: 'q' (choose from 'w', 'a')") == "'q' is not one of w, a"
+
+
+def test_the_endpoint_may_stand_before_or_after_the_command() -> None:
+    for words in (["sandbox", "--endpoint", "h:1", "status"], ["sandbox", "status", "--endpoint", "h:1"]):
+        assert full_parser(words).parse_args(words).endpoint == "h:1"
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [(["--version"], set()), (["sandbox", "run", "--help"], {"argparse"})],
+    ids=["version", "help"],
+)
+def test_starting_is_quick_because_nothing_heavy_is_loaded(words: list[str], allowed: set[str]) -> None:
+    code = (
+        "import sys\nbefore = set(sys.modules)\nfrom k8e.cli.main import main\n"
+        f"try:\n    main({words!r}, prog='k8e')\nexcept SystemExit:\n    pass\n"
+        f"print(*sorted({HEAVY!r} & (set(sys.modules) - before)), file=sys.stderr)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(said.stderr.split()) == allowed
