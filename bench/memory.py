@@ -21,8 +21,8 @@ def members(cgroup: str) -> set[int]:
     return found
 
 
-def tree(pid: int, *, container: str) -> set[int]:
-    """A container's processes: those below its first one, and those that name it on their command line."""
+def tree(roots: Iterable[int], *, name: str) -> set[int]:
+    """A container's processes: the known ones, those that name it on their command line, and all below these."""
     parents: dict[int, int] = {}
     named: set[int] = set()
     for directory in Path("/proc").glob("[0-9]*"):
@@ -32,9 +32,9 @@ def tree(pid: int, *, container: str) -> set[int]:
         except OSError:
             continue
         parents[int(directory.name)] = int(stat.rpartition(")")[2].split()[1])
-        if container.encode() in line:
+        if name.encode() in line:
             named.add(int(directory.name))
-    found = {pid} | named
+    found = {*roots, *named}
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
     return found

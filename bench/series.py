@@ -1,15 +1,22 @@
-"""Repeated measurements and what is said of them."""
+"""Repeated measurements and what is said of them.
+
+What is compared is measured in turns, one of each, so that a machine that grows slower or faster does so for all.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
-__all__ = ["Series", "measure", "timed"]
+__all__ = ["Probe", "Series", "interleaved", "timed"]
 
 _WARM_UP = 3
+
+Probe: TypeAlias = Callable[[], float]
+"""Does the work once and says how much it took, in milliseconds; what it needs before and after is not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,21 +35,26 @@ class Series:
         return cls(median=statistics.median(ordered), p95=ordered[at], n=len(ordered), unit=unit)
 
 
-def timed(work: Callable[[], object]) -> float:
-    """How long it took, in milliseconds."""
-    began = time.perf_counter()
-    work()
-    return (time.perf_counter() - began) * 1000
+def timed(work: Callable[[], object]) -> Probe:
+    """A probe that counts the whole of `work`."""
+
+    def probe() -> float:
+        began = time.perf_counter()
+        work()
+        return (time.perf_counter() - began) * 1000
+
+    return probe
 
 
-def measure(
-    work: Callable[[], object], *, n: int, before: Callable[[], object] = lambda: None, warm_up: int = _WARM_UP
-) -> Series:
-    """Time `work` n times; `before` is not counted."""
-    values = []
+def interleaved(
+    probes: Mapping[str, Probe], *, n: int, pause_s: float = 0.0, warm_up: int = _WARM_UP
+) -> dict[str, Series]:
+    """Every probe n times, in turns; the pause lets what one of them left to do be done before the next."""
+    values: dict[str, list[float]] = {name: [] for name in probes}
     for turn in range(n + warm_up):
-        before()
-        value = timed(work)
-        if turn >= warm_up:
-            values.append(value)
-    return Series.of(values)
+        for name, probe in probes.items():
+            time.sleep(pause_s)
+            value = probe()
+            if turn >= warm_up:
+                values[name].append(value)
+    return {name: Series.of(measured) for name, measured in values.items()}
