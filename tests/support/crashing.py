@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings
 from k8e.engine.store import Store
 from k8e.model import Runtime, SessionSpec
-from k8e.setup.provision import ensure
+from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Stderr
 from k8e.substrate.local.host import mount
 from tests.support.cells import OWNER
 from tests.support.engines import TOOLS_DIR, substrate_for
 
-__all__ = ["SCENARIOS", "Fuse"]
+__all__ = ["SCENARIOS", "Fuse", "only"]
 
 _CHANGES = frozenset({"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "subprocess.Popen", "os.symlink"})
 SCENARIOS = ("create", "claim", "destroy", "refill")
@@ -61,8 +62,13 @@ def _counted(work: Callable[..., Any], fuse: Fuse) -> Callable[..., Any]:
     return counted
 
 
+def only(runtime: Runtime, host: Provisioned) -> Provisioned:
+    """A host that has no other runtime: a start need not try it then."""
+    return replace(host, runsc=None) if runtime is Runtime.CONTAINER else replace(host, runc=None)
+
+
 async def _play(data_dir: Path, scenario: str, runtime: Runtime, fuse: Fuse) -> None:
-    host = ensure(TOOLS_DIR, Stderr(), env=os.environ)
+    host = only(runtime, ensure(TOOLS_DIR, Stderr(), env=os.environ))
     pool = PoolSettings(min=1 if scenario in ("claim", "refill") else 0)
     template = SessionSpec(runtime=runtime).template()
     settings = EngineSettings(data_dir=data_dir, default=template, pool=pool)

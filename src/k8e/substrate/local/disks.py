@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from k8e.substrate.local.host import disk
+from k8e.substrate.local.unfinished import UNFINISHED
 
 __all__ = ["Disks"]
 
@@ -36,9 +37,11 @@ class Disks:
 
     def _format(self, path: Path, size_bytes: int, tree: dict[str, int], *, journal: bool) -> None:
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=self._directory) as skeleton:
+        with tempfile.TemporaryDirectory(dir=self._directory, prefix=UNFINISHED) as skeleton:
             Path(skeleton).chmod(0o755)
             for name, mode in tree.items():
                 (Path(skeleton) / name).mkdir()
                 (Path(skeleton) / name).chmod(mode)
-            disk.format_image(path, size_bytes, skeleton=Path(skeleton), journal=journal)
+            partial = path.with_name(f"{UNFINISHED}{path.name}")
+            disk.format_image(partial, size_bytes, skeleton=Path(skeleton), journal=journal)
+            partial.rename(path)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from k8e.errors import HostUnsupported, K8eError, SandboxFailed
 from k8e.model import Availability, Claim, Death, Runtime, SandboxId, Template, WorkspaceId
-from k8e.substrate.local import boot, control, record, venv
+from k8e.substrate.local import boot, control, record, unfinished, venv
 from k8e.substrate.local.blocks import Blocks
 from k8e.substrate.local.boot import Blueprint, Builder
 from k8e.substrate.local.disks import Disks
@@ -89,8 +89,10 @@ class LocalSubstrate:
         for path in (self._layout.data_dir, self._layout.sandboxes):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(0o711)
-        for path in (self._layout.images, self._layout.workspaces):
+        for path in (self._layout.images, self._layout.workspaces, self._layout.disks):
             path.mkdir(exist_ok=True, mode=0o700)
+        for path in (self._layout.images, self._layout.disks):
+            unfinished.clear(path)
 
     # --- what works here -------------------------------------------------------------------------------------------
 

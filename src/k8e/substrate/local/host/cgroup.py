@@ -77,9 +77,12 @@ def hierarchies() -> tuple[Hierarchy, ...]:
 
 
 def leftover_groups(trees: tuple[Hierarchy, ...], owner: str) -> set[str]:
-    """The sandboxes of `owner` that still have a group anywhere; one that a crash left unmarked counts as everybody's."""
+    """The sandboxes of `owner` that still have a group anywhere.
+
+    A group that a crash left unmarked is nobody's here: its sandbox's directory, made before and removed after, tells.
+    """
     groups = (child for tree in trees for child in (tree.path / ROOT).glob("*/"))
-    return {group.name for group in groups if _owner(group) in (owner, "")}
+    return {group.name for group in groups if _owner(group) == owner}
 
 
 def _owner(group: Path) -> str:

@@ -24,21 +24,17 @@ _MKFS_TIMEOUT_S = 120.0
 
 
 def format_image(image: Path, size_bytes: int, *, skeleton: Path, journal: bool) -> None:
-    """Write an ext4 file system holding `skeleton` into `image`, atomically."""
+    """Write an ext4 file system holding `skeleton` into `image`."""
     inodes = min(_MAX_INODES, max(_MIN_INODES, size_bytes // _BYTES_PER_INODE))
     features = ("" if journal else "^has_journal,") + "^resize_inode"
-    partial = image.with_name(f"{image.name}.{os.getpid()}.partial")
-    with partial.open("wb") as file:
+    with image.open("wb") as file:
         file.truncate(size_bytes)
     argv = ["mkfs.ext4", "-q", "-F", "-b", "4096", "-m", "0", "-N", str(inodes), "-O", features]
-    argv += ["-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", "-d", str(skeleton), str(partial)]
+    argv += ["-E", "lazy_itable_init=1,nodiscard,root_owner=0:0", "-d", str(skeleton), str(image)]
     try:
         subprocess.run(argv, check=True, capture_output=True, timeout=_MKFS_TIMEOUT_S, text=True)
-        partial.rename(image)
     except subprocess.CalledProcessError as error:
         raise OSError(errno.EIO, f"mkfs.ext4: {error.stderr.strip()}", str(image)) from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def copy_sparse(source: Path, target: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from k8e.errors import InvalidSpec
 from k8e.substrate.local.images import layer
+from k8e.substrate.local.unfinished import UNFINISHED
 
 __all__ = ["unpack"]
 
@@ -39,17 +40,17 @@ Document = dict[str, Any]
 
 def unpack(path: Path, target: Path) -> None:
     """Write the image's root file system into the empty directory `target`. Raises: InvalidSpec."""
-    with _layout(path) as layout:
+    with _layout(path, scratch=target.parent) as layout:
         for descriptor in _layers(layout):
             _apply(layout, descriptor, target)
 
 
 @contextmanager
-def _layout(path: Path) -> Iterator[Path]:
+def _layout(path: Path, *, scratch: Path) -> Iterator[Path]:
     if path.is_dir():
         yield path
         return
-    with TemporaryDirectory(dir=path.parent, prefix=".k8e-") as directory:
+    with TemporaryDirectory(dir=scratch, prefix=UNFINISHED) as directory:
         try:
             with tarfile.open(path) as archive:
                 _extract(archive, Path(directory))

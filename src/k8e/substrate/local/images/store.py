@@ -14,6 +14,7 @@ from k8e.errors import InvalidSpec
 from k8e.substrate.local.images import archive, host
 from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.plan import SKELETON, TOOLS_AT, Bind, Image
+from k8e.substrate.local.unfinished import UNFINISHED
 
 __all__ = ["ImageStore"]
 
@@ -83,7 +84,7 @@ class ImageStore:
         final = self._layout.images / name
         if final.is_dir():
             return final
-        partial = self._layout.images / f".{name}.{secrets.token_hex(4)}"
+        partial = self._layout.images / f"{UNFINISHED}{name}.{secrets.token_hex(4)}"
         partial.mkdir(parents=True)
         try:
             fill(partial)
