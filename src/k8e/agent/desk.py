@@ -74,6 +74,11 @@ class Desk:
         """The execs that may have processes, by their runner's pid."""
         return {subject.runner_pid: subject for subject in self._execs.values() if subject.runner_pid}
 
+    @property
+    def witness_pids(self) -> List[int]:
+        """Processes of ours in the sessions of terminals."""
+        return [subject.witness_pid() for subject in self._execs.values() if subject.is_pty]
+
     def _find(self, args: Dict[str, Any]) -> Exec:
         subject = self._execs.get(fields.text(args, "id"))
         if subject is None:

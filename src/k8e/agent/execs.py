@@ -16,7 +16,7 @@ import struct
 import termios
 import time
 
-from . import procs
+from . import foreground, procs
 from .pipes import Reader, Writer
 
 TYPE_CHECKING = False
@@ -86,6 +86,7 @@ class Exec:
         self._cleanup: Callable[[], None] = lambda: None
         self._program = ""
         self._cwd = ""
+        self._witness: Optional[foreground.Witness] = None
 
     @property
     def is_running(self) -> bool:
@@ -145,7 +146,11 @@ class Exec:
         if launch.user is not None:
             os.fchown(slave, launch.user[0], launch.user[1])
         self._connect({1: master}, os.dup(master), _PTY_EOF)
-        return [slave, os.dup(slave), os.dup(slave)]
+        fds = [slave, os.dup(slave), os.dup(slave)]
+        if foreground.is_needed():
+            self._witness = foreground.Witness()
+            fds.append(self._witness.hand_over())
+        return fds
 
     def _open_pipes(self, launch: Launch) -> List[int]:
         out, child_out = os.pipe()
@@ -210,6 +215,9 @@ class Exec:
             return
         if self._timer is not None:
             self._timer.cancel()
+        if self._witness is not None:
+            self._witness.close()
+            self._witness = None
         self._end = dict(end, duration_ms=int((time.monotonic() - self._born) * 1000))
         for reader in self._readers.values():
             if end["reason"] == "not_started":
@@ -245,6 +253,8 @@ class Exec:
     def signal(self, number: int) -> None:
         """Signal its process group, or the foreground group of its terminal."""
         group = self.foreground() if self.is_pty else self.pid
+        if group == -1:
+            group = self.pid
         if self._end is None and group > 1:
             os.killpg(group, number)
 
@@ -254,10 +264,18 @@ class Exec:
 
     def foreground(self) -> int:
         """The terminal's foreground process group, -1 when unknown."""
+        if self._witness is not None:
+            return self._witness.ask()
         try:
             return os.tcgetpgrp(self.master) if self.is_pty else -1
         except OSError:
             return -1
+
+    def witness_pid(self) -> int:
+        """The process of ours in its terminal's session, 0 for none."""
+        if self._witness is not None and not self._witness.pid:
+            self._witness.ask()
+        return self._witness.pid if self._witness is not None else 0
 
     def is_input_awaited(self) -> bool:
         """Whether the foreground group sleeps, as it does while it waits for input."""

@@ -54,7 +54,7 @@ class Machine:
         self._parking.when_ready(lambda: link.end(number, {}))
 
     def _user_processes(self) -> List[int]:
-        ours: Set[int] = {os.getpid(), *self._runners.pids, *self._parking.pids}
+        ours: Set[int] = {os.getpid(), *self._runners.pids, *self._parking.pids, *self._desk.witness_pids}
         return [pid for pid in procs.all_pids() if pid not in ours]
 
     def _processes(self, args: Dict[str, Any]) -> Dict[str, Any]:

@@ -23,7 +23,7 @@ import socket
 import struct
 import termios
 
-from . import procs
+from . import foreground, procs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -229,10 +229,12 @@ def _fork(order: Dict[str, Any], fds: List[int]) -> int:
 
 def _become(order: Dict[str, Any], fds: List[int]) -> None:
     os.setsid()
-    for number, fd in zip(_CHILD_FDS, fds):
+    for number, fd in zip(_CHILD_FDS, fds[:3]):
         os.dup2(fd, number)
     if order["tty"]:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        for fd in fds[3:]:
+            foreground.start(fd)
     signal.set_wakeup_fd(-1)
     for number in _DEFAULT_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
