@@ -9,7 +9,7 @@ import sys
 
 from k8e.wire.frames import ProtocolError
 
-from . import limits, runners
+from . import libc, limits, runners
 from .desk import Desk
 from .files import Files
 from .link import Link
@@ -76,6 +76,9 @@ def serve(path: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     limits.prepare()
+    # SAFETY: commands are root inside and would else trace, and so freeze, PID 1 and the runners, which inherit this;
+    # what they start does not, because exec undoes it. Commands never hold CAP_SYS_PTRACE.
+    libc.make_undumpable()
     loop, service = Loop(), Service()
     pool = Runners(loop, _settle)
     parking = Parking(loop, pool)

@@ -12,10 +12,12 @@ __all__ = [
     "inotify_add",
     "inotify_open",
     "inotify_remove",
+    "make_undumpable",
     "mount",
     "unmount_lazily",
 ]
 
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_CAPBSET_DROP = 24
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -37,6 +39,11 @@ def _check(result: int, what: str) -> int:
 def become_subreaper() -> None:
     """Let orphaned descendants become children of this process."""
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
+
+
+def make_undumpable() -> None:
+    """Let only CAP_SYS_PTRACE trace this process or touch its memory, until it executes something."""
+    _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
 
 
 class _CapHeader(ctypes.Structure):

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 
-from . import procs, runner
+from . import libc, procs, runner
 from .loop import READ
 
 TYPE_CHECKING = False
@@ -225,8 +225,6 @@ def _close_all_but(kept: Any) -> None:
 
 def settle(cgroup: Optional[str] = _HOST_CGROUP) -> None:
     """What a runner does first, so that commands inherit it: limits' cgroup, OOM score, capabilities."""
-    from . import libc
-
     libc.become_subreaper()
     _write("/proc/self/oom_score_adj", _OOM_SCORE_ADJ)
     if cgroup is not None:
