@@ -1,0 +1,7 @@
+"""Everything here goes through the real `k8e` command or the documents' own examples, against the real server."""
+
+from __future__ import annotations
+
+from tests.support.commands import environ, k8e, tidy
+
+__all__ = ["environ", "k8e", "tidy"]
