@@ -5,7 +5,7 @@
 #   make check   format, lint, types, borders between rooms, generated code
 #   make fmt     let the formatter and the safe fixes do their work
 #   make bench   measure speed beside the alternatives, results in bench/results/
-#   make soak    the long and heavy runs
+#   make soak    the long and heavy runs (FUZZ_S=300)
 #   make proto   generate the stubs from proto/
 
 SHELL := /bin/sh
@@ -19,6 +19,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.k8e-dev
 TESTS  ?= tests
+FUZZ_S ?= 300
 ARGS   ?=
 
 setup: $(STAMP)
@@ -49,7 +50,10 @@ fmt: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m bench $(ARGS)
 
+# Hostile frames for a while, a crash at every single step, then everything that is marked as long.
 soak: $(STAMP)
+	$(BIN)/python -m tests.unit.wire.test_fuzz $(FUZZ_S)
+	$(BIN)/python -m pytest --every-step tests/kernel/test_crashes.py
 	$(BIN)/python -m pytest -m soak --timeout=3600 $(ARGS) $(TESTS)
 
 proto: $(STAMP)

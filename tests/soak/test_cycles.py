@@ -1,0 +1,72 @@
+"""Sessions come and go by the thousand: the server's memory, descriptors and threads stay where they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from k8e.client import SandboxClient
+from k8e.model import MIB, Runtime
+from k8e.setup.provision import Provisioned
+from tests.support.engines import RUNTIMES
+from tests.support.memory import resident_bytes
+from tests.support.servers import Server
+
+_GROWTH = 16 * MIB
+_STRAY = 4
+"""Descriptors and threads that may be open for something that is just being done."""
+_WARM_UP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a server process holds."""
+
+    resident: int
+    descriptors: int
+    threads: int
+
+    @classmethod
+    def of(cls, pid: int) -> Footprint:
+        entries = (len(list(Path(f"/proc/{pid}/{name}").iterdir())) for name in ("fd", "task"))
+        return cls(resident_bytes(pid), *entries)
+
+
+@pytest.fixture
+def fresh(data_dir: Path, host: Provisioned) -> Iterator[Server]:
+    server = Server(data_dir, "--pool-min", "1", "--pool-max", "2")
+    server.start()
+    yield server
+    server.destroy()
+
+
+@pytest.mark.parametrize(
+    "cycles",
+    [
+        pytest.param(20, id="short", marks=pytest.mark.slow),
+        pytest.param(1000, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+    ],
+)
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=str)
+def test_sessions_that_come_and_go_leave_nothing_in_the_server(fresh: Server, runtime: Runtime, cycles: int) -> None:
+    with SandboxClient(target=fresh.target()) as client:
+        for number in range(_WARM_UP):
+            _cycle(client, runtime, number)
+        before = Footprint.of(fresh.pid)
+        for number in range(cycles):
+            _cycle(client, runtime, number)
+        after = Footprint.of(fresh.pid)
+        assert client.sessions() == []
+    assert after.resident - before.resident < _GROWTH, (before, after)
+    assert after.descriptors - before.descriptors <= _STRAY, (before, after)
+    assert after.threads - before.threads <= _STRAY, (before, after)
+
+
+def _cycle(client: SandboxClient, runtime: Runtime, number: int) -> None:
+    sid = client.create_session(runtime_class=runtime)
+    assert client.exec(sid, f"echo {number}").stdout == f"{number}\n"
+    assert client.run(f"print({number})", "python", session_id=sid).stdout == f"{number}\n"
+    client.destroy_session(sid)
