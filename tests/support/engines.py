@@ -20,7 +20,18 @@ from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support.cells import Cell, CellFactory, open_cell
 from tests.support.leaks import Lend
 
-__all__ = ["RUNTIMES", "TOOLS_DIR", "cell", "cells", "engine", "host", "runtime", "substrate_for"]
+__all__ = [
+    "RUNTIMES",
+    "TOOLS_DIR",
+    "cell",
+    "cells",
+    "engine",
+    "engine_dir",
+    "host",
+    "library",
+    "runtime",
+    "substrate_for",
+]
 
 RUNTIMES = (Runtime.GVISOR, Runtime.CONTAINER)
 TOOLS_DIR = Path("/var/lib/k8e")
@@ -38,10 +49,23 @@ def substrate_for(data_dir: Path, host: Provisioned) -> LocalSubstrate:
 
 
 @pytest.fixture(scope="session")
-async def engine(host: Provisioned, lend: Lend, anyio_backend: object) -> AsyncIterator[Engine]:
-    data_dir = lend("engine")
-    settings = EngineSettings(data_dir=data_dir, pool=PoolSettings(min=1, max=4))
-    async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
+def engine_dir(lend: Lend) -> Path:
+    """The data directory of `engine`."""
+    return lend("engine")
+
+
+@pytest.fixture(scope="session")
+def library(engine_dir: Path) -> Path:
+    """Where `engine` looks for images by name."""
+    path = engine_dir / "images" / "library"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+async def engine(host: Provisioned, engine_dir: Path, anyio_backend: object) -> AsyncIterator[Engine]:
+    settings = EngineSettings(data_dir=engine_dir, pool=PoolSettings(min=1, max=4))
+    async with Engine.open(settings, substrate_for(engine_dir, host)) as engine:
         yield engine
         await engine.destroy_all()
 

@@ -7,6 +7,7 @@ disk is read when it is dead. Its name starts with `image-`, so a crashed build 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import select
 import shutil
@@ -32,20 +33,37 @@ _TIMEOUT_S = 300.0
 _MEMORY_BYTES = GIB
 _DISK_BYTES = GIB
 _DONE = ".k8e-complete"
+_WITHOUT = ".k8e-without"
+_ERROR = ".k8e-error"
+_ERROR_BYTES = 16 * 1024
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# ensurepip is a package of its own on Debian: without it the environment comes without pip rather than not at all.
+# ensurepip is a package of its own on Debian, whose venv exits without it: then the environment comes without pip. A
+# minimal Python has no venv either: then its sandboxes simply run that Python.
 _PROGRAM = """
-import json, os, subprocess, sys, sysconfig, venv
+import json, os, subprocess, sys, traceback
+os.makedirs("/opt", exist_ok=True)
+
+def build(hooks):
+    try:
+        import venv
+    except ImportError:
+        return open("/opt/.k8e-without", "w").close()
+    try:
+        venv.EnvBuilder(symlinks=True, with_pip=True).create("/opt/venv")
+    except (subprocess.CalledProcessError, SystemExit):
+        venv.EnvBuilder(symlinks=True, clear=True).create("/opt/venv")
+    site = "/opt/venv/lib/python%d.%d/site-packages" % sys.version_info[:2]
+    for name, line in hooks.items():
+        with open(os.path.join(site, name), "w") as file:
+            file.write(line.rstrip() + "\\n")
+    open("/opt/venv/.k8e-complete", "w").close()
+
 try:
-    venv.EnvBuilder(symlinks=True, with_pip=True).create("/opt/venv")
-except subprocess.CalledProcessError:
-    venv.EnvBuilder(symlinks=True, clear=True).create("/opt/venv")
-site = "/opt/venv/lib/python%d.%d/site-packages" % sys.version_info[:2]
-for name, line in json.loads(sys.argv[1]).items():
-    with open(os.path.join(site, name), "w") as file:
-        file.write(line.rstrip() + "\\n")
-open("/opt/venv/.k8e-complete", "w").close()
+    build(json.loads(sys.argv[1]))
+except BaseException:
+    with open("/opt/.k8e-error", "w") as file:
+        traceback.print_exc(file=file)
 """
 
 
@@ -119,8 +137,22 @@ def _wait(init: Process) -> None:
 def _collect(paths: SandboxPaths, target: Path) -> None:
     source = paths.disk / "upper" / "opt"
     # SAFETY: what is copied was written by the image. No link is followed, and lstat decides what is a directory.
+    if not source.is_symlink() and (source / _WITHOUT).is_file():
+        return
     if source.is_symlink() or (source / "venv").is_symlink() or not (source / "venv" / _DONE).is_file():
-        raise SandboxFailed("build virtual environment", tail(paths.log) or "python3 -m venv failed")
+        why = "" if source.is_symlink() else _last_line(source / _ERROR)
+        raise SandboxFailed("build virtual environment", why or tail(paths.log) or "python3 -m venv failed")
     (target / "opt").mkdir()
     shutil.copytree(source / "venv", target / "opt" / "venv", symlinks=True)
     (target / "opt" / "venv" / _DONE).unlink()
+
+
+def _last_line(path: Path) -> str:
+    """Of what the program said; whatever else the image has put there is not followed, and not read to its end."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with os.fdopen(descriptor, "rb") as file:
+        lines = file.read(_ERROR_BYTES).decode("utf-8", "replace").split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "")

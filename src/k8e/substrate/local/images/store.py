@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from k8e.errors import InvalidSpec
-from k8e.substrate.local.images import archive, host
+from k8e.substrate.local.images import archive, host, layer
 from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.plan import SKELETON, TOOLS_AT, Bind, Image
 from k8e.substrate.local.unfinished import UNFINISHED
@@ -21,7 +21,7 @@ __all__ = ["ImageStore"]
 _FORMAT = "1"
 """Part of every digest; raise it when preparing an image changes."""
 _HOST = "host"
-_PYTHONS = ("usr/bin/python3", "usr/local/bin/python3", "bin/python3")
+_PYTHON_PLACES = ("usr/bin", "usr/local/bin", "bin")
 
 Layer = Callable[[Image, Path], None]
 """Builds the virtual environment of an image into a new layer."""
@@ -53,21 +53,21 @@ class ImageStore:
         if not has_python(base):
             return base
         with self._preparing:
-            layer = self._once(f"venv-{_digest(base.digest, recipe)}", lambda target: build_venv(base, target))
-        return Image(digest=base.digest, layers=(layer, *base.layers), binds=base.binds)
+            built = self._once(f"venv-{_digest(base.digest, recipe)}", lambda target: build_venv(base, target))
+        return Image(digest=base.digest, layers=(built, *base.layers), binds=base.binds)
 
     def _host(self, skeleton: Path) -> Image:
         digest = _digest(_HOST, *_stamps(Path("/usr/bin/python3"), Path("/etc/ld.so.cache"), Path("/etc/os-release")))
-        layer = self._once(digest, host.fill)
+        own = self._once(digest, host.fill)
         extra = (Bind(source=self._tools, target=TOOLS_AT),) if self._tools.is_dir() else ()
-        return Image(digest=digest, layers=(layer, skeleton), binds=(*host.binds(), *extra))
+        return Image(digest=digest, layers=(own, skeleton), binds=(*host.binds(), *extra))
 
     def _given(self, path: Path, skeleton: Path) -> Image:
         digest = _digest(str(path), *_stamps(path))
         if path.is_dir() and not (path / "oci-layout").exists():
             return Image(digest=digest, layers=(path, skeleton))
-        layer = self._once(digest, lambda target: archive.unpack(path, target))
-        return Image(digest=digest, layers=(layer, skeleton))
+        unpacked = self._once(digest, lambda target: archive.unpack(path, target))
+        return Image(digest=digest, layers=(unpacked, skeleton))
 
     def _locate(self, name: str) -> Path:
         """An image lies in a directory that the operator has named: a caller must not turn `/` into its root."""
@@ -99,7 +99,7 @@ class ImageStore:
 def has_python(image: Image) -> bool:
     """Whether a `python3` lies where PATH looks; links are not followed out of the image."""
     roots = [*image.layers, *(bind.source.parent for bind in image.binds if bind.target == "/usr")]
-    return any(os.path.lexists(root / place) for root in roots for place in _PYTHONS)
+    return any(os.path.lexists(layer.resolve(root, place) / "python3") for root in roots for place in _PYTHON_PLACES)
 
 
 def _digest(*parts: str) -> str:
