@@ -303,3 +303,16 @@ def test_a_server_is_started_by_need_kept_by_a_stop_and_emptied_by_destroy(
     assert (again["stdout"], again["session_id"]) == ("kept\n", session)
     assert told(k8e("server", "stop", "--destroy", **private)) == {"ok": True}
     assert list((data_dir / "sandboxes").iterdir()) == []
+
+
+def test_without_root_it_says_what_root_would_install_and_installs_nothing(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    nowhere = tmp_path / "nowhere"
+    argv = ["unshare", "--user", str(K8E), "sandbox", "run", "true"]  # a namespace without a map: nobody in particular
+    done = subprocess.run(argv, env=environ | {"K8E_DATA_DIR": str(nowhere)}, capture_output=True, check=False)
+    detail = str(told(done)["detail"])
+    assert (done.returncode, nowhere.exists()) == (2, False)
+    for part in ("needs root", "gVisor is not set up", "found on PATH", "tsx", "as root"):
+        assert part in detail
+        assert part in done.stderr.decode()

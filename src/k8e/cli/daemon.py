@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from k8e.cli.output import say
-from k8e.client.discovery import Target, data_dirs, discover, own_data_dir
+from k8e.client.discovery import SYSTEM_DATA_DIR, Target, data_dirs, discover, own_data_dir
 from k8e.client.errors import SandboxError, ServerFailed, Unreachable
 
 __all__ = ["is_running", "reach", "start", "wait_stopped"]
@@ -83,9 +83,13 @@ def prepare(data_dir: Path, environ: Mapping[str, str]) -> None:
     from k8e.setup.provision import ensure
     from k8e.setup.report import Stderr
 
+    # Others than root learn what is missing where root would look.
+    is_roots = os.geteuid() != 0 and not environ.get("K8E_DATA_DIR")
+    place = SYSTEM_DATA_DIR if is_roots else data_dir
     try:
-        ensure(Path(environ.get("K8E_SANDBOX_TOOLS_DIR") or data_dir), Stderr(), env=environ)
+        ensure(Path(environ.get("K8E_SANDBOX_TOOLS_DIR") or place), Stderr(), env=environ)
     except K8eError as error:
+        say(str(error))
         raise ServerFailed(str(error)) from error
     except OSError as error:
         raise ServerFailed(f"cannot prepare {data_dir}: {error}") from error

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DEFAULT_ENDPOINT", "Target", "data_dirs", "discover", "own_data_dir"]
+__all__ = ["DEFAULT_ENDPOINT", "SYSTEM_DATA_DIR", "Target", "data_dirs", "discover", "own_data_dir"]
 
 DEFAULT_ENDPOINT = "127.0.0.1:50051"
 SYSTEM_DATA_DIR = Path("/var/lib/k8e")

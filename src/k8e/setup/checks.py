@@ -9,8 +9,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +36,8 @@ class Check:
     ok: bool
     detail: str
     fix: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """More keys for programs that read the JSON."""
 
 
 Probe = Callable[[], Check]
@@ -158,7 +160,8 @@ def _runsc(data_dir: Path) -> Check:
         return Check(name="gvisor", ok=False, detail=notes(data_dir).get("gvisor", "not set up yet"), fix=fix)
     trouble = gvisor.probe(Path(chosen.path))
     detail = trouble or f"{chosen.version}, {chosen.origin}: {chosen.path}"
-    return Check(name="gvisor", ok=not trouble, detail=detail, fix=fix)
+    facts = {"version": chosen.version, "origin": chosen.origin, "path": chosen.path}
+    return Check(name="gvisor", ok=not trouble, detail=detail, fix=fix, facts=facts)
 
 
 def _typescript(data_dir: Path) -> Check:

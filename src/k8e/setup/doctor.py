@@ -52,7 +52,7 @@ def diagnose(
 
 
 def _entry(check: Check) -> dict[str, object]:
-    plain: dict[str, object] = {"name": check.name, "ok": check.ok, "detail": check.detail}
+    plain: dict[str, object] = {"name": check.name, "ok": check.ok, "detail": check.detail, **check.facts}
     return plain if check.ok or not check.fix else {**plain, "fix": check.fix}
 
 

@@ -166,7 +166,9 @@ def _from_source(tools: Path, report: Reporter, env: Mapping[str, str]) -> Path 
     with tempfile.TemporaryDirectory(dir=tools, prefix=".build-") as directory:
         home = env.get("HOME", directory)
         go_env = {"GOPATH": f"{home}/go", **env, "HOME": home, "CGO_ENABLED": "0", "GOBIN": directory, "GOFLAGS": ""}
-        argv = [go, "install", "-trimpath", "-ldflags=-s -w", f"gvisor.dev/gvisor/runsc@{PINNED}"]
+        # Only gVisor's own build system names its builds; without this one would call itself VERSION_MISSING.
+        flags = f"-ldflags=-s -w -X gvisor.dev/gvisor/runsc/version.version={PINNED}"
+        argv = [go, "install", "-trimpath", flags, f"gvisor.dev/gvisor/runsc@{PINNED}"]
         work(argv, label="building gVisor", report=report, timeout_s=BUILD_TIMEOUT_S, env=go_env)
         return Path(directory, "runsc").rename(built)
 
@@ -182,7 +184,7 @@ def _from_package(tools: Path, report: Reporter, env: Mapping[str, str]) -> Path
 ORIGINS: tuple[tuple[str, Origin], ...] = (
     ("found on PATH", _from_path),
     ("gVisor's release archive", _from_archive),
-    (f"built from {PINNED}", _from_source),
+    ("built from source", _from_source),
     ("the distribution's package", _from_package),
 )
 

@@ -26,6 +26,8 @@ __all__ = ["Provisioned", "bundles_dir", "ensure", "notes", "tools_dir"]
 FINGERPRINT = f"1 {gvisor.PINNED} {node.PINNED}"
 """What was tried: a failure is remembered only for the same attempt."""
 
+NOTHING_MISSING = "no system package is missing"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provisioned:
@@ -83,12 +85,14 @@ def _alone(tools: Path, report: Reporter) -> Iterator[None]:
 
 def _plan(tools: Path, needs: Sequence[Need]) -> str:
     """What set-up would do on this host, in words."""
-    lines = [packages.advice(needs)] if needs else ["no system package is missing"]
+    lines = [packages.advice(needs)] if needs else [NOTHING_MISSING]
     if gvisor.recorded(tools) is None:
         origins = ", ".join(name for name, _ in gvisor.ORIGINS)
-        lines.append(f"gVisor is not set up; the first of these that works would be used: {origins}")
+        lines.append(f"gVisor is not set up; root would take the first of these that works: {origins}")
     if node.installed(tools) is None:
         lines.append(f"{node.PINNED} is not installed; npm would install it below {tools}")
+    if lines == [NOTHING_MISSING]:
+        return "everything that it needs is there"
     return "\n".join(lines)
 
 
@@ -97,7 +101,9 @@ def _require_root(tools: Path) -> None:
     if os.geteuid() == 0:
         return
     why = "the local server needs root: it mounts disks and makes namespaces"
-    raise HostUnsupported(f"{why}\n{_plan(tools, packages.missing())}\nrun the same command as root to do all of it")
+    raise HostUnsupported(
+        f"{why}\n{_plan(tools, packages.missing())}\nrun the same command as root and all of it is done"
+    )
 
 
 def _install_packages(report: Reporter, env: Mapping[str, str]) -> None:
