@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ from k8e.cli.output import say
 from k8e.client.discovery import SYSTEM_DATA_DIR, Target, data_dirs, discover, own_data_dir
 from k8e.client.errors import SandboxError, ServerFailed, Unreachable
 
-__all__ = ["is_running", "reach", "start", "wait_stopped"]
+__all__ = ["client_only", "is_running", "reach", "start", "wait_stopped"]
 
 READY_S = 180.0
 STEP_S = 0.02
@@ -66,6 +67,8 @@ def door(data_dir: Path) -> int | None:
 
 def start(data_dir: Path, environ: Mapping[str, str]) -> None:
     """Set up what is missing, start a server of its own life, wait until it is ready."""
+    if trouble := client_only():
+        raise Unreachable(f"no server runs here, and {trouble}; name one with K8E_SANDBOX_ENDPOINT or --endpoint")
     prepare(data_dir, environ)
     directory = data_dir / "server"
     directory.mkdir(parents=True, exist_ok=True)
@@ -75,6 +78,15 @@ def start(data_dir: Path, environ: Mapping[str, str]) -> None:
             wait_ready(data_dir, spawn(data_dir, environ))
         else:
             wait_ready(data_dir, None)
+
+
+def client_only() -> str:
+    """Why no server can be started from this installation; empty where one can."""
+    if sys.platform != "linux":
+        return "one can be started only on Linux"
+    if importlib.util.find_spec("cryptography") is None:
+        return "only the client is installed (pip install 'k8e[server]' adds the rest)"
+    return ""
 
 
 def prepare(data_dir: Path, environ: Mapping[str, str]) -> None:

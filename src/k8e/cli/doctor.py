@@ -6,12 +6,17 @@ import argparse
 import os
 from pathlib import Path
 
+from k8e.cli.daemon import client_only
+from k8e.cli.output import SERVER, say
 from k8e.client.discovery import own_data_dir
 
 __all__ = ["examine"]
 
 
 def examine(args: argparse.Namespace) -> int:
+    if trouble := client_only():
+        say(f"nothing to examine: {trouble}")
+        return SERVER
     from k8e.cli.trial import probes
     from k8e.setup.doctor import as_json, as_text, diagnose
     from k8e.setup.report import Stderr

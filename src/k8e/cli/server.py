@@ -48,8 +48,12 @@ def environment(args: argparse.Namespace) -> Mapping[str, str]:
 
 
 def serve(args: argparse.Namespace) -> int:
+    from k8e.cli.daemon import client_only
     from k8e.errors import InvalidSpec, K8eError
 
+    if trouble := client_only():
+        say(trouble)
+        return SERVER
     environ = environment(args)
     flags = {option.name: getattr(args, option.name) for option in OPTIONS}
     try:

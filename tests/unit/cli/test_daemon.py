@@ -104,3 +104,13 @@ def test_a_second_server_on_the_same_directory_is_refused_with_the_pid_of_the_fi
         first.communicate()
     with locked(lock):  # the control: free again once its holder is gone
         assert lock.read_text().strip().isdecimal()
+
+
+@pytest.mark.parametrize("words", [["sandbox", "run", "true"], ["server"], ["doctor"]], ids=" ".join)
+def test_an_installation_without_the_servers_parts_says_so(tmp_path: Path, words: list[str]) -> None:
+    code = f"import sys; sys.modules['cryptography'] = None; from k8e.cli.main import main; sys.exit(main({words!r}))"
+    environ = {"K8E_DATA_DIR": str(tmp_path / "nowhere"), "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, (tmp_path / "nowhere").exists()) == (2, False)
+    assert "k8e[server]" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
