@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,35 +77,31 @@ def test_the_agents_zip_has_the_agent_and_the_wire_but_no_engine(built: Bundle) 
     assert "engine" not in listing
 
 
+def _run_inside(built: Bundle, root: Path, *arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run in a root with nothing but the bundle: what it does not bring, it does not have."""
+    inside = root / INSIDE.lstrip("/")
+    inside.mkdir()
+    script = 'mount --bind "$1" "$2" && shift 2 && exec chroot "$@"'
+    argv = ["unshare", "--mount", "sh", "-c", script, "sh", str(built.path), str(inside), str(root), *arguments]
+    return subprocess.run(argv, env=dict(env), capture_output=True, text=True, check=False, timeout=20)
+
+
 @needs_root
 def test_it_runs_with_nothing_else_around_it(built: Bundle, tmp_path: Path) -> None:
-    """A root with nothing but the bundle: what it does not bring, it does not have."""
-    inside = tmp_path / INSIDE.lstrip("/")
-    inside.mkdir()
     program = "import sys, json, select, socket, ctypes, pty, zlib, k8e.wire.frames as f; print(sys.prefix, f.__file__)"
-    script = 'mount --bind "$1" "$2" && shift 2 && exec chroot "$@"'
-    argv = [
-        "unshare",
-        "--mount",
-        "sh",
-        "-c",
-        script,
-        "sh",
-        str(built.path),
-        str(inside),
-        str(tmp_path),
-        *built.argv[:4],
-    ]
     code = f"import sys; sys.path.insert(0, '{INSIDE}/agent.pyz'); {program}"
-    ended = subprocess.run(
-        [*argv, "-S", "-s", "-B", "-c", code],
-        env=dict(built.env),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=20,
-    )
+    ended = _run_inside(built, tmp_path, *built.argv[:4], "-S", "-s", "-B", "-c", code, env=built.env)
     assert (ended.stdout, ended.stderr) == (f"{INSIDE}/python {INSIDE}/agent.pyz/k8e/wire/frames.pyc\n", "")
+
+
+@needs_root
+def test_the_agent_starts_from_one_file(built: Bundle, tmp_path: Path) -> None:
+    """Only what the interpreter needs before its main program is looked for among many files."""
+    argv = built.argv[: built.argv.index("--socket")]
+    loading = _run_inside(built, tmp_path, *argv, env={**built.env, "PYTHONVERBOSE": "1"}).stderr
+    assert "usage: agent --socket PATH" in loading, "the control: it ran"
+    assert "import 'k8e.agent.desk'" in loading
+    assert [line for line in loading.splitlines() if "code object from" in line and "encodings" not in line] == []
 
 
 def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
