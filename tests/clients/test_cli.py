@@ -316,3 +316,10 @@ def test_without_root_it_says_what_root_would_install_and_installs_nothing(
     for part in ("needs root", "gVisor is not set up", "found on PATH", "tsx", "as root"):
         assert part in detail
         assert part in done.stderr.decode()
+
+
+def test_only_the_servers_own_user_stops_it(environ: dict[str, str], server: Server) -> None:
+    argv = ["setpriv", "--reuid", "65534", "--clear-groups", "--", str(K8E), "server", "stop"]
+    done = subprocess.run(argv, env=environ, capture_output=True, check=False)
+    assert (done.returncode, told(done)["error"]) == (2, "not allowed"), done.stderr
+    assert is_alive(server.pid)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from k8e.cli.examples import SERVER as SERVER_EXAMPLES
 from k8e.cli.output import BAD_INPUT, SERVER, print_json, say
-from k8e.client.discovery import own_data_dir
+from k8e.client.discovery import data_dirs, own_data_dir
 from k8e.settings import OPTIONS, load
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def stop_server(args: argparse.Namespace) -> int:
     from k8e.cli.calling import call
 
     environ = environment(args)
-    data_dir = own_data_dir(environ)
+    data_dir = next(filter(daemon.is_running, data_dirs(environ)), own_data_dir(environ))
     if not daemon.is_running(data_dir) and not args.destroy:
         print_json({"ok": True, "detail": "no server was running"})
         return 0
