@@ -35,6 +35,7 @@ _F_SETPIPE_SZ = 1031
 _PTY_EOF = b"\x04"
 _EXIT_NOT_FOUND = 127
 _EXIT_NOT_RUNNABLE = 126
+_MAX_ATTEMPTS = 4
 
 
 class Launch:
@@ -86,6 +87,9 @@ class Exec:
         self._cleanup: Callable[[], None] = lambda: None
         self._program = ""
         self._cwd = ""
+        self._order: Dict[str, Any] = {}
+        self._fds: List[int] = []
+        self._attempts = 0
         self._witness: Optional[foreground.Witness] = None
 
     @property
@@ -108,13 +112,22 @@ class Exec:
     def start(self, launch: Launch) -> None:
         """Hand the command to a runner."""
         self._begin(launch)
-        fds = self._open_terminal(launch) if launch.size is not None else self._open_pipes(launch)
-        try:
+        self._order = launch.order()
+        self._fds = self._open_terminal(launch) if launch.size is not None else self._open_pipes(launch)
+        if not (self._runners.is_tight and self._runners.make_room(self._send_order)):
+            self._send_order()
+
+    def _send_order(self) -> None:
+        if self._end is None:
+            self._attempts += 1
             self._handle = self._runners.take(self._hear)
-            self._handle.send(launch.order(), fds)
-        finally:
-            for fd in fds:
-                os.close(fd)
+            self._handle.send(self._order, self._fds)
+
+    def _drop_fds(self) -> None:
+        """The command's ends of its pipes: kept until it has started, in case it must be tried again."""
+        fds, self._fds = self._fds, []
+        for fd in fds:
+            os.close(fd)
 
     def adopt(self, launch: Launch, handle: Handle, fds: Tuple[int, int], pid: int) -> None:
         """Take over an interpreter that waits in a runner, with the read ends of its pipes."""
@@ -178,6 +191,7 @@ class Exec:
     def _hear(self, message: Dict[str, Any]) -> None:
         if "started" in message:
             self.pid = int(message["started"])
+            self._drop_fds()
             self._tell("started", {"pid": self.pid})
         elif "failed" in message:
             self._fail(int(message["failed"]), str(message.get("step")))
@@ -191,6 +205,8 @@ class Exec:
             self._exited(signal.SIGKILL, detail="its runner was killed from inside the sandbox")
 
     def _fail(self, code: int, step: str) -> None:
+        if code == errno.EAGAIN and self._attempts < _MAX_ATTEMPTS and self._runners.make_room(self._send_order):
+            return
         if step == "cwd":
             self._not_started(_EXIT_NOT_RUNNABLE, "%s: %s" % (self._cwd, os.strerror(code)))
         elif code in (errno.ENOENT, errno.ENOTDIR):
@@ -218,6 +234,9 @@ class Exec:
         if self._witness is not None:
             self._witness.close()
             self._witness = None
+        if self._handle is not None:
+            self._handle.is_leftover = True
+        self._drop_fds()
         self._end = dict(end, duration_ms=int((time.monotonic() - self._born) * 1000))
         for reader in self._readers.values():
             if end["reason"] == "not_started":
@@ -247,6 +266,9 @@ class Exec:
         """End everything that it started, now or after its main process."""
         if self._end is None:
             self._verdict = self._verdict or verdict
+            if self.pid:
+                # At once, and not by way of the runner: its turn may come late among the processes of a bomb.
+                procs.send_group(self.pid, signal.SIGKILL)
         if self._handle is not None:
             self._runners.kill(self._handle)
 

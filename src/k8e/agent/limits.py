@@ -13,17 +13,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-__all__ = ["join", "prepare", "set_processes"]
+__all__ = ["allow_forks", "forbid_forks", "free_processes", "join", "prepare", "set_processes"]
 
 _MOUNT = "/tmp/.k8e-cgroup"
 _GROUP = "cmd"
 _OWN_PROCESSES = 6
+_UNLIMITED = 1 << 30
 
 
 class _Group:
-    """The commands' group, when there is one."""
+    """The commands' group, when there is one.
 
-    fd: Optional[int] = None
+    Its files are held open: among hundreds of processes of a fork bomb every call of ours waits its turn, so there
+    must be few.
+    """
+
+    procs: Optional[int] = None
+    current = -1
+    limit = -1
+    allowed = 0
 
 
 def prepare() -> None:
@@ -40,10 +48,16 @@ def prepare() -> None:
         return
     try:
         os.makedirs(os.path.join(_MOUNT, _GROUP), exist_ok=True)
-        _Group.fd = os.open(os.path.join(_MOUNT, _GROUP), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        _Group.limit = _open("pids.max", os.O_WRONLY)
+        _Group.current = _open("pids.current", os.O_RDONLY)
+        _Group.procs = _open("cgroup.procs", os.O_WRONLY)
     finally:
         libc.unmount_lazily(_MOUNT)
         _discard()
+
+
+def _open(name: str, mode: int) -> int:
+    return os.open(os.path.join(_MOUNT, _GROUP, name), mode | os.O_CLOEXEC)
 
 
 def _discard() -> None:
@@ -55,18 +69,32 @@ def _discard() -> None:
 
 def join() -> None:
     """Called by a runner: it and all it starts count from now on."""
-    _write("cgroup.procs", b"0")
+    if _Group.procs is not None:
+        os.write(_Group.procs, b"0")
 
 
 def set_processes(count: int) -> None:
     """Allow commands this many processes, besides the runners and parked interpreters that wait among them."""
-    _write("pids.max", b"%d" % (count + _OWN_PROCESSES))
+    _Group.allowed = count + _OWN_PROCESSES
+    allow_forks()
 
 
-def _write(name: str, data: bytes) -> None:
-    if _Group.fd is not None:
-        fd = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=_Group.fd)
-        try:
-            os.write(fd, data)
-        finally:
-            os.close(fd)
+def free_processes() -> int:
+    """How many more there may be: exact where the sentry counts, else without threads, which the host counts too."""
+    if not _Group.allowed:
+        return _UNLIMITED
+    if _Group.procs is None:
+        return _Group.allowed - sum(name.isdigit() for name in os.listdir("/proc"))
+    return _Group.allowed - int(os.pread(_Group.current, 32, 0))
+
+
+def forbid_forks() -> None:
+    """Until `allow_forks`, no command can start a process: a bomb that is being killed cannot outrun us."""
+    if _Group.procs is not None:
+        os.pwrite(_Group.limit, b"1", 0)
+
+
+def allow_forks() -> None:
+    """Back to what commands are allowed."""
+    if _Group.procs is not None and _Group.allowed:
+        os.pwrite(_Group.limit, b"%d" % _Group.allowed, 0)

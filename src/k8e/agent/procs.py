@@ -9,7 +9,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Iterator, List, Optional, Set, Tuple
 
-__all__ = ["all_pids", "children", "descendants", "kill_tree", "parent_of", "resident_bytes", "send", "stat_of"]
+__all__ = [
+    "all_pids",
+    "children",
+    "descendants",
+    "kill_tree",
+    "parent_of",
+    "resident_bytes",
+    "send",
+    "send_group",
+    "stat_of",
+]
 
 _MAX_ROUNDS = 50
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -86,23 +96,37 @@ def send(pid: int, number: int) -> None:
         pass
 
 
+def send_group(group: int, number: int) -> None:
+    """Signal a process group that may be gone."""
+    try:
+        os.killpg(group, number)
+    except OSError:
+        pass
+
+
 def kill_tree(root: int, spare: Optional[Set[int]] = None) -> bool:
     """Kill everything below `root`; whether nothing alive was left at the end.
 
-    A stop pass first, because a fork bomb outruns one that only kills: what is stopped cannot fork, so each round
-    leaves fewer that can.
+    By process group, because a fork bomb outruns whoever kills one by one: a group dies at once. Whatever is below
+    `root` began a session of its own, so its groups have no other members.
     """
+    own = os.getpgrp()
     for _ in range(_MAX_ROUNDS):
-        alive = [pid for pid in descendants(root) if not (spare and pid in spare) and not _is_dead(pid)]
+        alive = {pid: group for pid, group in _groups(root).items() if not (spare and pid in spare)}
         if not alive:
             return True
-        for pid in alive:
-            send(pid, signal.SIGSTOP)
+        for group in set(alive.values()) - {own}:
+            send_group(group, signal.SIGKILL)
         for pid in alive:
             send(pid, signal.SIGKILL)
     return False
 
 
-def _is_dead(pid: int) -> bool:
-    stat = stat_of(pid)
-    return stat is None or stat[1] in "ZX"
+def _groups(root: int) -> Dict[int, int]:
+    """The living descendants, each with its process group."""
+    found = {}
+    for pid in descendants(root):
+        stat = stat_of(pid)
+        if stat is not None and stat[1] not in "ZX":
+            found[pid] = int(stat[2][1])
+    return found

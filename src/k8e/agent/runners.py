@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 
-from . import libc, procs, runner
+from . import libc, limits, procs, runner
 from .loop import READ
 
 TYPE_CHECKING = False
@@ -32,6 +32,10 @@ _MAX_IDLE = 3
 _REFILL_DELAY_S = 0.05
 _KILL_PATIENCE_S = 2.0
 _SEND_PATIENCE_S = 1.0
+_ROOM_CHECK_S = 0.02
+_ROOM_CHECKS = 250
+_FEW = 16
+"""Free processes below which a bomb is at work: an ordinary pipeline needs about as many."""
 _MAX_HEARD = 64 * 1024
 _OOM_SCORE_ADJ = b"500"
 _HOST_CGROUP = "/.k8e-cgroup"
@@ -47,6 +51,10 @@ class Handle:
         self.sock = sock
         self.owner: Optional[Owner] = None
         self.is_dead = False
+        self.is_leftover = False
+        """Its command has ended and left processes behind."""
+        self.is_under_siege = False
+        """A fork bomb in it is being killed."""
         self._heard = b""
 
     def send(self, message: Dict[str, Any], fds: Sequence[int] = ()) -> None:
@@ -109,6 +117,7 @@ class Runners:
     def give_back(self, handle: Handle) -> None:
         """The command left nothing behind: the runner can serve again."""
         handle.owner = None
+        self._relieve(handle)
         if len(self._idle) < _MAX_IDLE and not handle.is_dead:
             self._idle.append(handle)
         else:
@@ -128,6 +137,9 @@ class Runners:
 
     def kill(self, handle: Handle) -> None:
         """End everything that the runner's command started; a runner that does not obey is ended itself."""
+        if limits.free_processes() < _FEW:
+            handle.is_under_siege = True
+            limits.forbid_forks()
         handle.send({"op": "kill"})
         pid, owner = handle.pid, handle.owner
 
@@ -136,6 +148,39 @@ class Runners:
                 self._sweep(handle)
 
         self._loop.later(_KILL_PATIENCE_S, insist)
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether finished commands have left so much behind that the next one could hardly fork."""
+        return any(handle.is_leftover for handle in self._all.values()) and limits.free_processes() < _FEW
+
+    def make_room(self, then: Callable[[], None]) -> bool:
+        """End the leftovers of one finished command and call `then`; False when there are none to end.
+
+        A process limit that is used up by what a finished command left behind would else end the session: nothing
+        could be started any more, not even `kill`. The command with the most leftovers pays, because it is the bomb.
+        A running command is never touched.
+        """
+        left = [handle for handle in self._all.values() if handle.is_leftover or handle.is_under_siege]
+        if not left:
+            return False
+        victim = max(left, key=lambda handle: sum(1 for _ in procs.descendants(handle.pid)))
+        if not victim.is_under_siege:
+            self.kill(victim)
+        self._when_empty(victim, _ROOM_CHECKS, then)
+        return True
+
+    def _when_empty(self, handle: Handle, checks: int, then: Callable[[], None]) -> None:
+        if checks and (handle.is_leftover or handle.is_under_siege) and not handle.is_dead:
+            self._loop.later(_ROOM_CHECK_S, lambda: self._when_empty(handle, checks - 1, then))
+        else:
+            then()
+
+    def _relieve(self, handle: Handle) -> None:
+        handle.is_leftover = False
+        if handle.is_under_siege:
+            handle.is_under_siege = False
+            limits.allow_forks()
 
     def _sweep(self, handle: Handle) -> None:
         procs.kill_tree(handle.pid)
@@ -157,6 +202,7 @@ class Runners:
 
     def _bury(self, handle: Handle) -> None:
         self._drop(handle)
+        self._relieve(handle)
         if handle in self._idle:
             self._idle.remove(handle)
         owner, handle.owner = handle.owner, None
