@@ -28,6 +28,7 @@ from tests.support.engines import TOOLS_DIR, substrate_for
 __all__ = ["SCENARIOS", "Fuse", "only"]
 
 _CHANGES = frozenset({"os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir", "subprocess.Popen", "os.symlink"})
+_READY_TIMEOUT_S = 60.0
 SCENARIOS = ("create", "claim", "destroy", "refill")
 
 
@@ -92,8 +93,9 @@ async def _play(data_dir: Path, scenario: str, runtime: Runtime, fuse: Fuse) -> 
 
 
 async def _until_ready(engine: Engine) -> None:
-    while not any(shelf.ready for shelf in engine.status().pool.values()):
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(_READY_TIMEOUT_S):
+        while not any(shelf.ready for shelf in engine.status().pool.values()):
+            await asyncio.sleep(0.005)
 
 
 def _main() -> None:

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from k8e.errors import SandboxFailed
 from k8e.substrate.local import control, plan
@@ -66,8 +67,8 @@ class Builder:
         self._idmaps = idmaps
         self._max_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
-    def build(self, blueprint: Blueprint) -> Process:
-        """From an empty directory to a running init. Raises: SandboxFailed."""
+    def build(self, blueprint: Blueprint, signs: tuple[Path, ...] = ()) -> Process:
+        """From an empty directory to a running init, which may make one of `signs` of it. Raises: SandboxFailed."""
         paths = blueprint.paths
         with ExitStack() as cleanup:
             with _step("make cgroups"):
@@ -88,7 +89,7 @@ class Builder:
                     cleanup.callback(os.close, namespace)
             with _step("write spec"):
                 self._write_spec(blueprint, namespace)
-            init = launcher.go()
+            init = launcher.go(signs)
         with _step("set memory limit"):
             blueprint.group.limit_memory(UNLIMITED, AGENT)
         return init

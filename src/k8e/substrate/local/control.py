@@ -22,7 +22,7 @@ from k8e.substrate.local.host import inotify, mount
 from k8e.substrate.local.host.process import Process, wait_death
 from k8e.substrate.local.layout import SandboxPaths
 
-__all__ = ["capture", "make", "seal", "socket_path", "wait_for_socket"]
+__all__ = ["capture", "make", "seal", "signs", "socket_path", "wait_for_socket"]
 
 _SIZE_BYTES = 64 * 1024
 _INODES = 16
@@ -39,6 +39,11 @@ def make(paths: SandboxPaths, owner: int) -> None:
     paths.private.mkdir(mode=0o700)
 
 
+def signs(paths: SandboxPaths) -> tuple[Path, ...]:
+    """What the agent makes once it listens, or knows that it cannot."""
+    return (paths.inbox / _SOCKET, paths.inbox / _BOOT_ERROR)
+
+
 async def wait_for_socket(paths: SandboxPaths, init: Process) -> None:
     """Return once the agent has made its socket. Raises: SandboxFailed if it died or said why it cannot."""
     async with asyncio.TaskGroup() as tasks:
@@ -53,9 +58,8 @@ async def wait_for_socket(paths: SandboxPaths, init: Process) -> None:
 
 
 async def _appearance(paths: SandboxPaths) -> None:
-    awaited = (paths.inbox / _SOCKET, paths.inbox / _BOOT_ERROR)
     with contextlib.suppress(FileNotFoundError):  # destroyed meanwhile; the caller looks for what should be there
-        await inotify.until(paths.inbox, inotify.CREATE, lambda: any(path.exists() for path in awaited))
+        await inotify.until(paths.inbox, inotify.CREATE, lambda: any(path.exists() for path in signs(paths)))
 
 
 def _boot_error(paths: SandboxPaths) -> str:

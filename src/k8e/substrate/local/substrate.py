@@ -173,7 +173,8 @@ class LocalSubstrate:
                 block=block,
                 memory_bytes=template.memory_bytes,
                 disk_bytes=template.disk_bytes,
-            )
+            ),
+            control.signs(paths),
         )
         record.save(paths, known.booted(init))
         return init

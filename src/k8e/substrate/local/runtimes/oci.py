@@ -12,11 +12,15 @@ import json
 import os
 import select
 import subprocess
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Protocol, cast
 
 from k8e.errors import SandboxFailed
 from k8e.model import Availability, Runtime
+from k8e.substrate.local.host import inotify
 from k8e.substrate.local.host.cgroup import SandboxGroup
 from k8e.substrate.local.host.process import Process, identify
 from k8e.substrate.local.layout import SandboxPaths
@@ -65,6 +69,7 @@ class Launcher:
     def __init__(self, process: subprocess.Popen[bytes], paths: SandboxPaths) -> None:
         self._process = process
         self._paths = paths
+        self._is_left = False
 
     @classmethod
     def start(cls, runtime: OciRuntime, group: SandboxGroup, paths: SandboxPaths) -> Launcher:
@@ -82,18 +87,54 @@ class Launcher:
             )
         return cls(process, paths)
 
-    def go(self) -> Process:
-        """Let it run the runtime and wait for the sandbox's init; blocking. Raises: SandboxFailed."""
-        self._say_go()
-        if not _ends_within(self._process.pid, _START_TIMEOUT_S):
-            self.abandon()
-            raise SandboxFailed("start runtime", f"no answer within {_START_TIMEOUT_S:.0f} s")
-        if self._process.wait() != 0:
+    def go(self, signs: tuple[Path, ...] = ()) -> Process:
+        """Let it run the runtime and wait for the sandbox's init; blocking. Raises: SandboxFailed.
+
+        The init may do its work while the runtime still cleans up behind itself: one of `signs`, which the init makes,
+        is as good as the runtime's end.
+        """
+        with inotify.watching(self._paths.root, *{sign.parent for sign in signs}) as changes:
+            self._say_go()
+            ended = self._ends_before(lambda: any(sign.exists() for sign in signs) and self._init(), changes)
+        if ended and self._process.wait() != 0:
             raise SandboxFailed("start runtime", tail(self._paths.log) or f"exit {self._process.returncode}")
+        init = self._init()
+        if init is None:
+            raise SandboxFailed("start runtime", tail(self._paths.log) or "it left no process")
+        if not ended:
+            self._leave()
+        return init
+
+    def _ends_before(self, is_up: Callable[[], object], changes: int) -> bool:
+        """Whether the runtime ended before `is_up` held; looks again at every change."""
+        # Popen.wait(timeout) polls with pauses of up to 50 ms; a pidfd tells at once.
+        pidfd = os.pidfd_open(self._process.pid)
+        waiter = select.poll()
+        waiter.register(pidfd, select.POLLIN)
+        waiter.register(changes, select.POLLIN)
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        try:
+            while not is_up():
+                ready = [descriptor for descriptor, _ in waiter.poll((deadline - time.monotonic()) * 1000)]
+                if pidfd in ready:
+                    return True
+                if not ready:
+                    raise SandboxFailed("start runtime", f"no answer within {_START_TIMEOUT_S:.0f} s")
+                inotify.drain(changes)
+            return False
+        finally:
+            os.close(pidfd)
+
+    def _init(self) -> Process | None:
         try:
             return identify(int(self._paths.pid_file.read_text(encoding="ascii")))
-        except (OSError, ValueError) as error:
-            raise SandboxFailed("start runtime", tail(self._paths.log) or error) from error
+        except (OSError, ValueError):
+            return None
+
+    def _leave(self) -> None:
+        """Let it end by itself; destroying the sandbox ends it in any case."""
+        self._is_left = True
+        threading.Thread(target=self._process.wait, name="k8e-runtime-end", daemon=True).start()
 
     def _say_go(self) -> None:
         words = cast("IO[bytes]", self._process.stdin)
@@ -104,23 +145,14 @@ class Launcher:
             return  # it has failed already; its exit status and log say why
 
     def abandon(self) -> None:
-        """End it if it still runs."""
+        """End it if it still runs and nobody else waits for its end."""
+        if self._is_left:
+            return
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
-
-
-def _ends_within(pid: int, timeout_s: float) -> bool:
-    """Popen.wait(timeout) polls with pauses of up to 50 ms; a pidfd tells at once."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        waiter = select.poll()
-        waiter.register(descriptor, select.POLLIN)
-        return bool(waiter.poll(timeout_s * 1000))
-    finally:
-        os.close(descriptor)
 
 
 def tail(path: Path) -> str:
