@@ -20,11 +20,11 @@ _SETTLE_S = 1.0
 _PATIENCE_S = 30.0
 
 _ATTACKS = {
-    "fork bomb": "bomb() { bomb | bomb & }; while :; do bomb; sleep 0.1; done",
+    "fork bomb": "exec python3 -c 'import os\nwhile True:\n try: os.fork()\n except OSError: pass'",
     "memory hog": "while :; do python3 -c 'kept = []\nwhile True: kept.append(bytearray(1 << 22))'; done",
     "disk filler": "while :; do dd if=/dev/zero of=/workspace/big bs=1M; rm -f /workspace/big; done 2>/dev/null",
     "CPU hog": "for n in 1 2 3 4 5 6 7 8; do while :; do :; done & done; wait",
-    "output flood": "yes",
+    "flood of output": "yes",
 }
 """Each goes on until it is killed."""
 
@@ -45,21 +45,24 @@ def _beside(
     try:
         server.settle()
         quiet = interleaved({"exec": probe}, n=lab.n)["exec"]
-        _begin(server, attacker, attack)
+        run_id = _begin(server, attacker, attack)
         loud = interleaved({"exec": probe}, n=lab.n)["exec"]
+        if (status := client.poll_run(run_id).status) != "running":
+            raise AssertionError(f"the {name} was over before the measurement was: {status}")
     finally:
         ended = Series.of([timed(lambda: _destroy(server, attacker))()])
-    yield ratio(f"beside a {name}, {runtime}", loud, quiet, beside="a quiet neighbour", bound=_MOST)
-    yield extra(f"end of the {name}, {runtime}", ended, note="destroy_session of the attacker")
+    yield ratio(f"neighbour of a {name}, {runtime}", loud, quiet, beside="a quiet neighbour", bound=_MOST)
+    yield extra(f"destroying a {name}, {runtime}", ended)
 
 
-def _begin(server: ServerUnderTest, attacker: str, attack: str) -> None:
+def _begin(server: ServerUnderTest, attacker: str, attack: str) -> str:
     run_id = server.client.start_run(attacker, f"echo begun; {attack}")
     deadline = time.monotonic() + _PATIENCE_S
     while not server.client.poll_run(run_id).stdout:
         if time.monotonic() > deadline:
             raise TimeoutError(f"the attack does not begin: {attack}")
     time.sleep(_SETTLE_S)
+    return run_id
 
 
 def _destroy(server: ServerUnderTest, session_id: str) -> None:

@@ -61,11 +61,15 @@ def _record(row: Row) -> dict[str, object]:
 
 
 def _series(series: Series | None) -> str:
-    return f"{series.median:.4g} {series.unit} ({series.p95:.4g})" if series else ""
+    return f"{_number(series.median)} {series.unit} ({_number(series.p95)})" if series else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _figure(row: Row) -> str:
-    return f"{row.value:.3g} {row.unit}" if row.bound is not None or row.theirs else ""
+    return f"{_number(row.value)} {row.unit}" if row.bound is not None or row.theirs else ""
 
 
 def _target(row: Row) -> str:
