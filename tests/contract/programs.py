@@ -1,8 +1,8 @@
 """Small Python programs whose stdout, stderr and exit code must not tell how the interpreter was started.
 
 `PROGRAMS` is the table. `differences` runs it through two ways of running Python in the same sandbox, each a callable
-from a program to its result, and returns what differed. Paths of private files and addresses are made equal first;
-nothing else is.
+from a program to its result, and returns what differed. The random names of files and addresses are made equal
+first; nothing else is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["PROGRAMS", "Program", "Result", "differences", "normal", "plain_argv"]
+__all__ = ["PROGRAMS", "RESET", "Program", "Result", "differences", "normal", "plain_argv"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,26 +37,28 @@ class Result:
     """128+n after signal n."""
 
 
+RESET = "find /workspace -mindepth 1 -delete"
+"""Shell text that takes away what the last program left."""
+
 Way = Callable[[Program], Awaitable[Result]]
 
-_PRIVATE = re.compile(rb"/tmp/[.\w-]+/main\.py")
-_PLACE = re.compile(rb"/tmp/\.?[\w]+-(?:run|plain)-[0-9a-f]+")
+_FILE = re.compile(rb"\.k8e-[0-9a-f]{16}(?=\.py|\b)")
 _ADDRESS = re.compile(rb"0x[0-9a-f]{6,}")
 
 
 def normal(data: bytes) -> bytes:
     """Text without what differs between any two runs."""
-    return _ADDRESS.sub(b"0x", _PLACE.sub(b"<dir>", _PRIVATE.sub(b"<file>", data)))
+    return _ADDRESS.sub(b"0x", _FILE.sub(b"<file>", data))
 
 
 def plain_argv(program: Program, token: str) -> tuple[str, ...]:
-    """How a plain interpreter runs it; several lines go to /tmp/.k8e-plain-<token>, which the caller removes."""
-    if program.is_inline:
-        return ("python3", "-c", program.code)
-    place = f"/tmp/.k8e-plain-{token}"
+    """How a plain interpreter runs it in an empty working directory, which a shell makes ready first."""
+    prepare = f"{RESET}; {program.setup or 'true'}"
     # exec: a shell that stays would comment on a signal death.
-    script = f'mkdir -m 700 {place} && printf %s "$1" > {place}/main.py && exec python3 {place}/main.py'
-    return ("sh", "-c", script, "sh", program.code)
+    if program.is_inline:
+        return ("sh", "-c", f'({prepare}) >&- 2>&-; exec python3 -c "$1"', "sh", program.code)
+    path = f"/workspace/.k8e-{token[:16]}.py"
+    return ("sh", "-c", f'({prepare}) >&- 2>&-; printf %s "$1" > {path}; exec python3 {path}', "sh", program.code)
 
 
 async def differences(programs: Iterable[Program], run: Way, plain: Way) -> list[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
-from . import command, fields, users
+from . import command, fields, scripts, users
 from .execs import Exec, Launch, set_size
 from .fields import Refusal
 from .link import Subscriber
@@ -27,7 +26,6 @@ _MAX_FINISHED = 512
 """Execs that ended and were not forgotten; past it the oldest goes, so a careless engine cannot fill the sandbox."""
 _VENV = "/opt/venv"
 _VENV_PYTHON = _VENV + "/bin/python3"
-_PRIVATE_PREFIX = "/tmp/.k8e-run-"
 
 
 class _Watcher(Subscriber):
@@ -211,36 +209,6 @@ def _argv(args: Dict[str, Any]) -> List[str]:
 
 def _start_plainly(subject: Exec, launch: Launch, language: str, code: str) -> None:
     if command.PRIVATE_FILE in launch.argv:
-        path = _private_file(code, command.LANGUAGES[language]["suffix"], launch)
+        path = scripts.keep(code, command.LANGUAGES[language]["suffix"], launch)
         launch.argv = [path if part == command.PRIVATE_FILE else part for part in launch.argv]
     subject.start(launch)
-
-
-def _private_file(code: str, suffix: str, launch: Launch) -> str:
-    """Write the code where only this run looks, and have it removed afterwards."""
-    place = _PRIVATE_PREFIX + os.urandom(8).hex()
-    path = "%s/main%s" % (place, suffix)
-    keep_private(place, path, code, launch)
-    return path
-
-
-def keep_private(place: str, path: str, code: str, launch: Launch) -> None:
-    """Write the code byte for byte into a new directory that is removed when the command has ended."""
-    os.mkdir(place, 0o700)
-    launch.cleanup = lambda: _remove(place)
-    with open(path, "wb", buffering=0) as file:
-        data = code.encode("utf-8", "surrogateescape")
-        if file.write(data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-    if launch.user is not None:
-        os.chown(place, launch.user[0], launch.user[1])
-        os.chown(path, launch.user[0], launch.user[1])
-
-
-def _remove(place: str) -> None:
-    from .files import remove_tree
-
-    try:
-        remove_tree(os.fsencode(place))
-    except OSError:
-        pass  # the command removed it itself, or filled the disk: its own affair

@@ -1,24 +1,26 @@
 """Parked interpreters: running Python costs a message, not an interpreter start.
 
 A parked interpreter is a freshly executed `python3` of the prebuilt environment that waits in `site` (see `park`),
-before its main program. Two wait, because a command line is fixed at exec: `python3 -c <placeholder>`, whose text is
-overwritten in its memory, and `python3 <private file>`, whose file is written just before it goes on. From there the
-interpreter itself reads, compiles and runs the program, so flags, hash seed, `__main__`, frames and exit are its own.
+before its main program. There are two forms, because a command line is fixed at exec: `python3 -c <placeholder>`,
+whose text is overwritten in its memory, and `python3 <file in /workspace>`, whose file is written just before it goes
+on. One of each waits; two while programs of that form keep coming. From there the interpreter itself reads, compiles and runs the program, so flags, hash seed, `__main__`, frames and exit are its own.
 
 What still differs from a plain start: /proc/self/environ shows the environment at parking, /proc/self/cmdline of
 `-c` is padded with NULs, and the process is older than its program.
 
 A plain start is made instead whenever the interpreter could tell: another python3 first on PATH, a variable that it
-or its C library reads at start, another user, a terminal, input, or an environment changed since parking.
+or its C library reads at start, another user, a terminal, input, an environment changed since parking, or a file in
+another working directory.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
 
-from . import command, hook
+from . import command, hook, scripts
 from .loop import READ
 
 TYPE_CHECKING = False
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
     from .execs import Exec, Launch
-    from .loop import Loop
+    from .loop import Loop, Timer
     from .runners import Handle, Runners
 
     Stamp = Tuple[object, ...]
@@ -35,12 +37,14 @@ __all__ = ["Parking"]
 
 _VENV = "/opt/venv"
 _PYTHON = _VENV + "/bin/python3"
-_PRIVATE_PREFIX = "/tmp/.k8e-run-"
+_WORKSPACE = "/workspace"
 _REFILL_DELAY_S = 0.004
 _PARK_TIMEOUT_S = 10.0
 _PIPE_BYTES = 1024 * 1024
 _F_SETPIPE_SZ = 1031
 _MAX_FAILURES = 3
+_RETRY_S = 1.0
+_CALM_S = 10.0
 _INLINE, _FILE = "inline", "file"
 
 _MATTERS = ("PYTHON", "LC_", "LD_", "MALLOC_", "GLIBC_")
@@ -65,7 +69,7 @@ class _Parked:
         self.handle: Optional[Handle] = None
         self.line, self.child_line = socket.socketpair()
         self.outputs: Tuple[int, int] = (-1, -1)
-        self.place = _PRIVATE_PREFIX + os.urandom(8).hex()
+        self.path = scripts.path_in(_WORKSPACE, ".py")
         self.placeholder = _placeholder()
         self.claim: Optional[Tuple[Exec, Launch, str, Callable[[], None]]] = None
         """Who waits for it to be ready, and what to do when it never is."""
@@ -74,16 +78,18 @@ class _Parked:
     def argv(self) -> List[str]:
         if self.form == _INLINE:
             return ["python3", "-c", self.placeholder]
-        return ["python3", self.place + "/main.py"]
+        return ["python3", self.path]
 
 
 class Parking:
-    """Keeps one interpreter of each form waiting."""
+    """Keeps interpreters of each form waiting."""
 
     def __init__(self, loop: Loop, runners: Runners) -> None:
         self._loop = loop
         self._runners = runners
-        self._parked: Dict[str, _Parked] = {}
+        self._parked: List[_Parked] = []
+        self._wanted = {_INLINE: 1, _FILE: 1}
+        self._calm: Dict[str, Timer] = {}
         self._waiters: List[Callable[[], None]] = []
         self._failures = 0
         self._site = _find_site()
@@ -91,7 +97,7 @@ class Parking:
     @property
     def pids(self) -> List[int]:
         """Interpreters that run nothing yet."""
-        return [parked.pid for parked in self._parked.values() if parked.pid]
+        return [parked.pid for parked in self._parked if parked.pid]
 
     def when_ready(self, action: Callable[[], None]) -> None:
         """Call once an interpreter of each form waits, or it is clear that none will."""
@@ -100,37 +106,62 @@ class Parking:
 
     def refill(self) -> None:
         """Start what is missing."""
-        for form in (_INLINE, _FILE):
-            if self._is_possible() and form not in self._parked:
+        for form, count in self._wanted.items():
+            missing = count - sum(parked.form == form and parked.claim is None for parked in self._parked)
+            for _ in range(missing if self._is_possible() else 0):
                 self._park(form)
         self._check_waiters()
 
     def start(self, subject: Exec, launch: Launch, code: str, fallback: Callable[[], None]) -> bool:
         """Give the program to a parked interpreter, or say that a plain start is due."""
         form = _FILE if command.PRIVATE_FILE in launch.argv else _INLINE
-        parked = self._parked.get(form)
-        if parked is None or parked.claim is not None or not _fits(parked, launch, code):
+        self._expect_more(form)
+        parked = self._next(form)
+        if parked is None or not _fits(parked, launch, code):
             return False
-        if parked.stamp != _stamp(self._site):
-            self._discard(parked)
+        stamp = _stamp(self._site)
+        if parked.stamp != stamp:
+            self._discard_older(stamp)
             return False
         parked.claim = (subject, launch, code, fallback)
         if parked.is_ready:
             self._release(parked)
         return True
 
+    def _discard_older(self, stamp: Stamp) -> None:
+        for parked in [parked for parked in self._parked if parked.claim is None and parked.stamp != stamp]:
+            self._discard(parked)
+
+    def _next(self, form: str) -> Optional[_Parked]:
+        free = [parked for parked in self._parked if parked.form == form and parked.claim is None]
+        return min(free, key=lambda parked: not parked.is_ready, default=None)
+
+    def _expect_more(self, form: str) -> None:
+        """Programs come in a row: keep a second interpreter until they stop coming."""
+        self._wanted[form] = 2
+        if form in self._calm:
+            self._calm[form].cancel()
+        self._calm[form] = self._loop.later(_CALM_S, lambda: self._calm_down(form))
+
+    def _calm_down(self, form: str) -> None:
+        self._wanted[form] = 1
+        for parked in [parked for parked in self._parked if parked.form == form and parked.claim is None][1:]:
+            self._discard(parked)
+
     def _is_possible(self) -> bool:
         return bool(self._site) and self._failures < _MAX_FAILURES
 
     def _check_waiters(self) -> None:
-        if not self._is_possible() or (len(self._parked) == 2 and all(p.is_ready for p in self._parked.values())):
+        ready = {parked.form for parked in self._parked if parked.is_ready}
+        if not self._is_possible() or len(ready) == len(self._wanted):
             waiters, self._waiters = self._waiters, []
             for action in waiters:
                 action()
 
     def _park(self, form: str) -> None:
         env = command.default_env(True)
-        parked = self._parked[form] = _Parked(form, env, _stamp(self._site))
+        parked = _Parked(form, env, _stamp(self._site))
+        self._parked.append(parked)
         out, child_out = _pipe()
         err, child_err = _pipe()
         parked.outputs = (out, err)
@@ -147,7 +178,10 @@ class Parking:
     def _hear(self, parked: _Parked, message: Dict[str, Any]) -> None:
         if "started" in message:
             parked.pid = int(message["started"])
-        elif "failed" in message or "exited" in message:
+        elif "failed" in message:
+            # Commands use up the process limit: not the interpreter's fault, so try again when they may have ended.
+            self._give_up(parked, is_passing=int(message["failed"]) == errno.EAGAIN)
+        elif "exited" in message:
             self._give_up(parked)
         elif "lost" in message:
             parked.handle = None
@@ -182,40 +216,38 @@ class Parking:
             self._load(parked, launch, code)
             parked.line.sendall(_order(launch, code if parked.form == _INLINE else "", parked.env))
         except OSError:
-            self._give_up(parked)
+            self._give_up(parked, is_passing=True)
             return
-        self._parked.pop(parked.form, None)
+        self._parked.remove(parked)
         parked.line.close()
         subject.adopt(launch, parked.handle, parked.outputs, parked.pid)
         self._loop.later(_REFILL_DELAY_S, self.refill)
 
     def _load(self, parked: _Parked, launch: Launch, code: str) -> None:
         if parked.form == _FILE:
-            from .desk import keep_private
-
-            keep_private(parked.place, parked.place + "/main.py", code, launch)
+            scripts.keep_at(parked.path, code, launch)
         else:
             _overwrite(parked.pid, parked.patches, code)
 
-    def _give_up(self, parked: _Parked) -> None:
+    def _give_up(self, parked: _Parked, is_passing: bool = False) -> None:
         """It died or never came: whoever waits for it gets a plain start."""
-        if self._parked.get(parked.form) is parked:
-            self._failures += 1
-            self._discard(parked)
+        if parked in self._parked:
+            self._failures += not is_passing
+            self._discard(parked, _RETRY_S)
             claim, parked.claim = parked.claim, None
             if claim is not None:
                 claim[3]()
             self._check_waiters()
 
-    def _discard(self, parked: _Parked) -> None:
-        del self._parked[parked.form]
+    def _discard(self, parked: _Parked, retry_s: float = _REFILL_DELAY_S) -> None:
+        self._parked.remove(parked)
         self._loop.unwatch(parked.line.fileno())
         parked.line.close()
         for fd in parked.outputs:
             os.close(fd)
         if parked.handle is not None:
             self._runners.kill(parked.handle)
-        self._loop.later(_REFILL_DELAY_S, self.refill)
+        self._loop.later(retry_s, self.refill)
 
 
 def _find_site() -> str:
@@ -246,6 +278,10 @@ def _stamp(site: str) -> Stamp:
 
 def _fits(parked: _Parked, launch: Launch, code: str) -> bool:
     if launch.stdin or launch.size is not None or launch.user is not None or "\0" in code:
+        return False
+    if parked.form == _FILE and (
+        os.path.normpath(launch.cwd) != _WORKSPACE or not scripts.is_writable(_WORKSPACE, launch)
+    ):
         return False
     if parked.form == _INLINE and len(os.fsencode(code)) >= _PLACEHOLDER_LENGTH - 2:
         return False

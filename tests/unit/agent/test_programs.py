@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from k8e.wire.aio import Link
-from tests.contract.programs import PROGRAMS, Program, Result, differences, plain_argv
+from tests.contract.programs import PROGRAMS, RESET, Program, Result, differences, plain_argv
 from tests.support.agents import Finished, execute
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -20,18 +20,12 @@ def result_of(done: Finished) -> Result:
 
 @pytest.mark.timeout(300)
 async def test_no_program_can_tell_how_its_interpreter_was_started(link: Link) -> None:
-    async def prepared(program: Program) -> None:
-        await execute(
-            link, shell="rm -rf /tmp/.k8e-plain-*; find /workspace -mindepth 1 -delete; " + (program.setup or "true")
-        )
-
     async def run(program: Program) -> Result:
-        await prepared(program)
+        await execute(link, shell=f"{RESET}; {program.setup or 'true'}")
         await link.call("ready")
         return result_of(await execute(link, language="python", code=program.code, env=dict(program.env)))
 
     async def plain(program: Program) -> Result:
-        await prepared(program)
         argv = list(plain_argv(program, uuid.uuid4().hex))
         return result_of(await execute(link, argv=argv, env=dict(program.env)))
 
