@@ -99,6 +99,32 @@ async def test_every_language_runs(cell: Cell, language: Language, code: str, ex
     assert (result.stdout, result.outcome.exit_code) == (expected, 0), result
 
 
+@pytest.mark.parametrize("cwd", ["/workspace", "/tmp/elsewhere"])
+@pytest.mark.parametrize(
+    ("language", "helper", "code"),
+    [
+        (Language.PYTHON, "helper.py", "import helper\nprint(helper.x)"),
+        (Language.NODE, "helper.js", "const helper = require('./helper')\nconsole.log(helper.x)"),
+    ],
+)
+async def test_code_of_several_lines_finds_what_lies_beside_it(
+    cell: Cell, language: Language, helper: str, code: str, cwd: str
+) -> None:
+    text = "x = 5" if language is Language.PYTHON else "exports.x = 5"
+    await cell.sh(f"mkdir -p {cwd}; echo '{text}' > {cwd}/{helper}")
+    result = await cell.exec(Command(what=Code(language, code)), cwd=cwd)
+    assert (result.stdout, result.stderr) == (b"5\n", b"")
+    assert set((await cell.sh("ls -A", cwd=cwd)).stdout.split()) <= {helper.encode(), b"__pycache__"}
+
+
+async def test_code_of_several_lines_runs_where_its_user_may_not_write(cell: Cell) -> None:
+    await cell.sh("mkdir -m 755 /tmp/closed /tmp/open; chmod 777 /tmp/open; echo x = 5 | tee /tmp/open/helper.py")
+    code = "import os\nprint(os.getuid(), os.getcwd(), os.path.dirname(__file__) == os.getcwd())"
+    for place, is_beside in (("/tmp/closed", False), ("/tmp/open", True)):
+        result = await cell.py(code, cwd=place, user="1234")
+        assert result.stdout.decode() == f"1234 {place} {is_beside}\n", result
+
+
 async def test_the_time_limit_ends_children_that_left_the_group(cell: Cell) -> None:
     result = await cell.sh(
         "setsid sleep 5001 & (setsid sh -c 'sleep 5002 & sleep 5003' &) ; nohup sleep 5004 & sleep 5005", timeout_s=1.5
