@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -330,3 +331,65 @@ async def test_a_new_server_finds_and_reaches_the_sandbox_of_the_old(
             await successor.configure(box.id, CLAIM, link)
         await successor.destroy(box.id)
         assert not any(_traces(box).values())
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"sandbox": "x"}', "\xff"])
+async def test_a_sandbox_whose_record_cannot_be_read_is_found_and_removed(
+    boxes: Boxes, host: Provisioned, text: str
+) -> None:
+    async with boxes(Runtime.CONTAINER) as box:
+        await box.link.close()
+        box.paths.record.write_text(text, encoding="latin-1")
+        successor = LocalSubstrate(standin_settings(box.substrate.data_dir, host))
+        assert not successor.alive(box.id), "nothing is known about it"
+        assert box.id in await successor.survivors()
+        assert all(_traces(box).values()), "the control: it still runs"
+        await successor.destroy(box.id)
+        assert not any(_traces(box).values())
+
+
+async def test_what_is_no_sandbox_at_all_does_not_stop_a_start(substrate: LocalSubstrate) -> None:
+    home = Layout(substrate.data_dir).sandboxes
+    (home / "t-file").write_text("stray", encoding="ascii")
+    (home / "t-link").symlink_to("/etc")
+    strays = {SandboxId("t-file"), SandboxId("t-link")}
+    assert strays <= await substrate.survivors()
+    for stray in strays:
+        await substrate.destroy(stray)
+    assert not strays & await substrate.survivors()
+    assert Path("/etc/passwd").exists()
+
+
+async def test_a_loop_device_that_is_still_attached_is_a_trace_and_goes(substrate: LocalSubstrate) -> None:
+    sandbox = SandboxId("t-loop")
+    paths = Layout(substrate.data_dir).sandbox(sandbox)
+    paths.root.mkdir()
+    paths.image.write_bytes(bytes(MIB))
+    subprocess.run(["losetup", "--find", str(paths.image)], check=True)
+    shutil.rmtree(paths.root)
+    assert sandbox in await substrate.survivors(), "its file is gone, the device is not"
+    await substrate.destroy(sandbox)
+    assert sandbox not in await substrate.survivors()
+    assert not any(Path(file).is_relative_to(paths.root) for file in loop.backing_files().values())
+
+
+@pytest.mark.parametrize("place", ["", "sandboxes"])
+async def test_data_may_lie_on_another_file_system(
+    substrate: LocalSubstrate, host: Provisioned, data_dir: Path, runtime: Runtime, place: str
+) -> None:
+    sandbox = SandboxId(f"t-elsewhere-{runtime}")
+    home = data_dir / "home"
+    (home / place).mkdir(parents=True)
+    mount.tmpfs(home / place, size_bytes=512 * MIB, inodes=10_000, mode=0o711)
+    subprocess.run(["mount", "-o", "remount,exec", str(home / place)], check=True)
+    try:
+        elsewhere = LocalSubstrate(replace(standin_settings(substrate.data_dir, host), data_dir=home))
+        await elsewhere.create(sandbox, Template(runtime=runtime, disk_bytes=64 * MIB))
+        async with await elsewhere.dial(sandbox) as link:
+            answer = await link.call("sh", {"text": "echo fine >/workspace/file; cat /workspace/file"})
+        assert await elsewhere.survivors() == {sandbox}
+        await elsewhere.destroy(sandbox)
+        assert await elsewhere.survivors() == frozenset()
+    finally:
+        mount.unmount_under(home)
+    assert answer["stdout"] == "fine\n"

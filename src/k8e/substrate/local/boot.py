@@ -171,5 +171,7 @@ def remove(paths: SandboxPaths, group: SandboxGroup) -> None:
     # SAFETY: no mount is left below, so this cannot reach into a sandbox's disk or the host's /usr.
     if mount.mounts_under(paths.root):
         raise OSError(f"mounts remain under {paths.root}")
-    if paths.root.exists():
+    if paths.root.is_dir() and not paths.root.is_symlink():
         shutil.rmtree(paths.root)
+    else:
+        paths.root.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from k8e.substrate.local import boot, control, record, unfinished, venv
 from k8e.substrate.local.blocks import Blocks
 from k8e.substrate.local.boot import Blueprint, Builder
 from k8e.substrate.local.disks import Disks
-from k8e.substrate.local.host import cgroup, kernel, mount, oom
+from k8e.substrate.local.host import cgroup, kernel, loop, mount, oom
 from k8e.substrate.local.host.process import Process, is_alive, wait_death
 from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.images.store import ImageStore
@@ -235,13 +235,15 @@ class LocalSubstrate:
         return await self._removals.run(self._survivors)
 
     def _survivors(self) -> frozenset[SandboxId]:
-        """By directory, mount and cgroup: any one of them is a trace."""
-        names = {path.name for path in self._layout.sandboxes.iterdir()}
+        """By directory, mount, loop device, cgroup and use of a workspace: any one of them is a trace."""
+        home = self._layout.sandboxes
+        places = [entry.target for entry in mount.mounts_under(home)]
+        places += [Path(backing) for backing in loop.backing_files().values() if Path(backing).is_relative_to(home)]
+        # The directory may itself be a mount, and then hold what its file system puts into every root.
+        names = {place.relative_to(home).parts[0] for place in (*home.iterdir(), *places) if place != home}
         names |= cgroup.leftover_groups(self._trees, str(self._layout.data_dir))
-        for entry in mount.mounts_under(self._layout.sandboxes):
-            names.add(entry.target.relative_to(self._layout.sandboxes).parts[0])
         names |= {path.name for path in self._layout.workspaces.glob("*/users/*")}
-        return frozenset(SandboxId(name) for name in names)
+        return frozenset(SandboxId(name) for name in names - {"lost+found"})
 
     # --- at claim --------------------------------------------------------------------------------------------------
 

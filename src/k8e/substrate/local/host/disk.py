@@ -63,10 +63,20 @@ def _copy_extents(reader: int, writer: int) -> None:
 
 def _copy_range(reader: int, writer: int, start: int, end: int) -> None:
     while start < end:
-        copied = os.copy_file_range(reader, writer, min(_CHUNK, end - start), start, start)
+        copied = _copy_chunk(reader, writer, start, min(_CHUNK, end - start))
         if copied == 0:
-            raise OSError(errno.EIO, "copy_file_range: file shrank")
+            raise OSError(errno.EIO, "the file shrank while it was copied")
         start += copied
+
+
+def _copy_chunk(reader: int, writer: int, start: int, count: int) -> int:
+    try:
+        return os.copy_file_range(reader, writer, count, start, start)
+    except OSError as error:
+        # Between two file systems, and on some, the kernel does not copy by itself.
+        if error.errno not in (errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+    return os.pwrite(writer, os.pread(reader, count, start), start)
 
 
 def mount_image(image: Path, target: Path) -> None:
