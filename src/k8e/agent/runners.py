@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Sequence
 
-    from .loop import Loop
+    from .loop import Loop, Timer
 
     Owner = Callable[[Dict[str, Any]], None]
 
@@ -32,6 +32,7 @@ _MAX_IDLE = 3
 _REFILL_DELAY_S = 0.05
 _KILL_PATIENCE_S = 2.0
 _SEND_PATIENCE_S = 1.0
+_CALM_S = 2.0
 _ROOM_CHECK_S = 0.02
 _ROOM_CHECKS = 250
 _FEW = 16
@@ -100,7 +101,8 @@ class Runners:
         self._prepare = prepare
         self._idle: List[Handle] = []
         self._all: Dict[int, Handle] = {}
-        self._is_refilling = False
+        self._refill: Optional[Timer] = None
+        self._shrink: Optional[Timer] = None
 
     @property
     def pids(self) -> List[int]:
@@ -120,18 +122,29 @@ class Runners:
         self._relieve(handle)
         if len(self._idle) < _MAX_IDLE and not handle.is_dead:
             self._idle.append(handle)
+            self._shrink_later()
         else:
             self._drop(handle)
 
+    def _shrink_later(self) -> None:
+        """A runner weighs as much as a small shell: keep several only while commands come."""
+        if self._shrink is not None:
+            self._shrink.cancel()
+        self._shrink = self._loop.later(_CALM_S, self._drop_idle)
+
+    def _drop_idle(self) -> None:
+        while len(self._idle) > _SPARES:
+            self._drop(self._idle.pop(0))
+
     def refill_later(self) -> None:
-        """Start a spare when there is none, but not while a short command is in a hurry."""
-        if not self._is_refilling and len(self._idle) < _SPARES:
-            self._is_refilling = True
-            self._loop.later(_REFILL_DELAY_S, self.refill)
+        """Start a spare when there is none, but not while a short command, which gives its own back, is in a hurry."""
+        if len(self._idle) < _SPARES:
+            if self._refill is not None:
+                self._refill.cancel()
+            self._refill = self._loop.later(_REFILL_DELAY_S, self.refill)
 
     def refill(self) -> None:
         """Start what is missing."""
-        self._is_refilling = False
         while len(self._idle) < _SPARES:
             self._idle.append(self._start())
 
