@@ -51,10 +51,10 @@ async def test_a_signal_death_is_told_as_one(link: Link) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
-        ({"argv": ["no-such-program"]}, 127, "not found"),
+        ({"argv": ["no-such-program"]}, 127, "no-such-program: command not found"),
         ({"argv": ["/no/such/program"]}, 127, "not found"),
         ({"argv": ["/etc/passwd"]}, 126, "Permission denied"),
-        ({"argv": ["true"], "cwd": "/no/such/place"}, 126, "working directory"),
+        ({"argv": ["true"], "cwd": "/no/such/place"}, 126, "/no/such/place: No such file"),
         ({"language": "ts", "code": "1", "env": {"PATH": "/nowhere"}}, 127, "npm install"),
     ],
 )
