@@ -18,7 +18,7 @@ import pytest
 
 from k8e.errors import K8eError, SandboxLost
 from k8e.lifecycle import Phase
-from k8e.model import Reason, Runtime
+from k8e.model import Code, Command, Language, Reason, Runtime
 from tests.support.cells import OWNER, Cell, CellFactory
 
 pytestmark = pytest.mark.anyio
@@ -82,6 +82,14 @@ _PROBES = {
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.E2BIG): raise
     """,
+    "load a kernel module": """
+        try:
+            syscall(175, b'not a module', 12, b'')
+        except OSError as error:
+            if error.errno not in (errno.ENOEXEC, errno.EBADMSG): raise
+    """,
+    "make a user namespace": "syscall(272, 0x10000000)",
+    "enter a namespace": "syscall(308, os.open('/proc/1/ns/uts', os.O_RDONLY), 0)",
     "count events of the whole machine": """
         attr = struct.pack('IIQ', 1, 128, 0) + bytes(112)
         os.close(syscall(298, attr, -1, 0, -1, 0))
@@ -91,11 +99,16 @@ _PROBES = {
 _NO_CONTROL = {
     "swap on a file": "ENOENT here is already past the permission check",
     "reboot": "CAD_OFF is harmless but changes the host",
+    "load a kernel module": "a kernel without modules, as on some clouds, answers ENOSYS to everybody",
 }
 
 
-# The sentry has a log of its own, with jokes in it; nothing of the host's kernel.
-_VIRTUAL = {(Runtime.GVISOR, "read kernel messages")}
+# What the sentry answers by itself, without the host's kernel: its own log, and namespaces that only it knows.
+_VIRTUAL = {
+    (Runtime.GVISOR, "read kernel messages"),
+    (Runtime.GVISOR, "make a user namespace"),
+    (Runtime.GVISOR, "enter a namespace"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -270,6 +283,28 @@ async def test_the_file_api_follows_links_only_inside(cell: Cell, world: dict[st
     await cell.write("/workspace/plain", b"fine")
     await cell.sh("ln -s plain /workspace/inside")
     assert await cell.read("/workspace/inside") == b"fine"
+
+
+async def test_the_file_api_cannot_be_raced_out_of_the_sandbox(cell: Cell, world: dict[str, object]) -> None:
+    secret = str(world["secret"])
+    await cell.write("/workspace/plain", b"fine")
+    await cell.engine.start_run(
+        OWNER,
+        cell.id,
+        Command(
+            what=Code(
+                Language.PYTHON,
+                "import os\nwhile True:\n"
+                f"    for target in ('/workspace/plain', {secret!r}, '/proc/1/root{secret}'):\n"
+                "        os.symlink(target, '/workspace/.new'); os.rename('/workspace/.new', '/workspace/flip')\n",
+            )
+        ),
+    )
+    seen = set()
+    for _ in range(300):
+        with contextlib.suppress(K8eError):
+            seen.add(await cell.read("/workspace/flip"))
+    assert seen == {b"fine"}
 
 
 def _is_active(cell: Cell) -> bool:

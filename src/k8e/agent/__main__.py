@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _VERSION = 1
+_RUNNERS_AFTER_S = 0.003
+_INTERPRETERS_AFTER_S = 1.0
 _BACKLOG = 8
 _UMASK = 0o022
 
@@ -88,8 +90,9 @@ def serve(path: str) -> None:
     Files(loop).register(service)
     loop.on_child(pool.reap)
     agent = Agent(loop, service, _listen(path))
-    pool.refill()
-    parking.refill()
+    # A sandbox made for somebody who waits must answer first: the first command needs a runner, the rest can come later.
+    loop.later(_RUNNERS_AFTER_S, pool.refill)
+    loop.later(_INTERPRETERS_AFTER_S, parking.refill)
     loop.run()
     del agent
 

@@ -51,6 +51,7 @@ class Machine:
 
     def _ready(self, link: Link, number: int, args: Dict[str, Any]) -> None:
         self._runners.refill()
+        self._parking.refill()
         self._parking.when_ready(lambda: link.end(number, {}))
 
     def _user_processes(self) -> List[int]:

@@ -25,8 +25,10 @@ __all__ = ["Pool", "ShelfStatus"]
 
 _log = logging.getLogger(__name__)
 
+_REFILL_AFTER_S = 0.02
 _RETRY_FIRST_S = 1.0
 _RETRY_MAX_S = 60.0
+_FORGOTTEN_RATE = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,11 @@ class _Shelf:
     surplus_since: float | None = None
     failures: int = 0
     retry_at: float = 0.0
+
+    def is_forgotten(self, now: float) -> bool:
+        """Nobody keeps it, waits at it or has asked for it lately."""
+        is_idle = not (self.floor or self.ready or self.building or self.waiting)
+        return is_idle and self.demand.rate(now) < _FORGOTTEN_RATE
 
 
 class Pool:
@@ -93,7 +100,8 @@ class Pool:
         box = self._pop(shelf)
         if box is not None:
             shelf.warm_claims += 1
-            self.refill(template)
+            # A boot takes a core for a while; the claim that made room for it should be answered first.
+            asyncio.get_running_loop().call_later(_REFILL_AFTER_S, self.refill, template)
             return box, True
         shelf.cold_claims += 1
         waiter: asyncio.Future[Box] = asyncio.get_running_loop().create_future()
@@ -128,7 +136,11 @@ class Pool:
     def tend(self) -> None:
         """The slow rhythm: follow falling demand down, and try again after failures."""
         now = time.monotonic()
-        for template, shelf in self._shelves.items():
+        for template, shelf in list(self._shelves.items()):
+            if shelf.is_forgotten(now):
+                # Callers choose templates freely; an empty shelf must not outlive their interest.
+                del self._shelves[template]
+                continue
             surplus = len(shelf.ready) - self._target(shelf, now)
             if surplus <= 0:
                 shelf.surplus_since = None

@@ -251,11 +251,17 @@ class Sessions:
 
     async def _take(self, session: Session, box: Box) -> None:
         limits = session.spec.limits
-        await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
-        await box.configure(Claim(cpus=limits.cpus, processes=limits.processes, workspace=session.workspace))
-        if session.parent is not None:
-            session.parent.live_box()
-        await self._store.commit(session.enter(Phase.ACTIVE))
+        claim = Claim(cpus=limits.cpus, processes=limits.processes, workspace=session.workspace)
+        if box.claim != claim:
+            # Written down as used before it is changed in any way: a crash now must not return it to the pool.
+            await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
+            await box.configure(claim)
+            if session.parent is not None:
+                session.parent.live_box()
+            await self._store.commit(session.enter(Phase.ACTIVE))
+        else:
+            session.enter(Phase.ACTIVE)
+            await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
         session.box = box
         box.died = lambda _box, death: self._lost(session, death)
         if box.is_dead:

@@ -64,14 +64,22 @@ class Store:
     """Opened once per server; `close` waits for everything handed in before."""
 
     def __init__(
-        self, path: Path, *, schema: str = ENGINE_SCHEMA, synchronous: Literal["NORMAL", "FULL"] = "NORMAL"
+        self,
+        path: Path,
+        *,
+        schema: str = ENGINE_SCHEMA,
+        synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
+        linger_s: float = 0.0,
     ) -> None:
         """Open or create the file. Raises: StoreFailed, with the remedy in the text.
 
-        NORMAL survives any crash of ours; FULL also keeps the last moments before a power loss.
+        NORMAL survives any crash of ours; FULL also keeps the last moments before a power loss. Changes that nobody
+        waits for may linger for a moment, so that one transaction takes many of them.
         """
+        self._linger_s = linger_s
         self._path = path
         self._queue: queue.SimpleQueue[_Commit | None] = queue.SimpleQueue()
+        self._hurry = threading.Event()
         self._db = self._connect(schema, synchronous)
         self._reader = self._open()
         self._thread = threading.Thread(target=self._write, name="store writer", daemon=True)
@@ -96,6 +104,7 @@ class Store:
 
     def close(self) -> None:
         """Finish what was handed in, then close the file."""
+        self._hurry.set()
         self._queue.put(None)
         self._thread.join()
         self._reader.close()
@@ -130,6 +139,8 @@ class Store:
 
     def _write(self) -> None:
         while (first := self._queue.get()) is not None:
+            if self._linger_s and first.done is None:
+                self._hurry.wait(self._linger_s)
             group = [first]
             closing = False
             while len(group) < _MAX_GROUP and not self._queue.empty():

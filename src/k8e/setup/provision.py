@@ -158,7 +158,7 @@ def ensure(data_dir: Path, report: Reporter, *, env: Mapping[str, str], again: b
             found |= {name: known[name]} if name in known else _attempt(name, step, tools, report, env)
         _keep_notes(tools, found)
         bundle = build(bundles_dir(data_dir))
-    runc = find("runc")
+    runc = find("runc") or find("crun")
     return Provisioned(
         bundle=bundle,
         runsc=gvisor.recorded(tools),

@@ -252,8 +252,7 @@ class LocalSubstrate:
         is_gvisor = known.runtime is Runtime.GVISOR
         try:
             self._apply_limits(known, claim)
-            if is_gvisor:
-                await link.call("configure", {"processes": claim.processes})
+            await link.call("configure", {"processes": claim.processes})
             if claim.workspace is not None and claim.workspace != known.workspace:
                 await self._boots.run(self._give_workspace, known, claim.workspace)
                 if is_gvisor:
