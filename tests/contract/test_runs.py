@@ -8,7 +8,7 @@ import pytest
 
 from k8e.engine.execs import Output
 from k8e.errors import Conflict, NotFound
-from k8e.model import MIB, Command, Limits, Outcome, OwnerId, Reason, Runtime, Shell, Status
+from k8e.model import MIB, Code, Command, Language, Limits, Outcome, OwnerId, Reason, Runtime, Shell, Status
 from tests.support.cells import OWNER, Cell, CellFactory
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +36,15 @@ async def test_a_run_can_be_polled_while_it_runs_and_after(cell: Cell) -> None:
     outcome = await _end(cell, run_id)
     assert (outcome.status, outcome.exit_code) == (Status.COMPLETED, 3)
     assert cell.engine.poll_run(OWNER, run_id).stdout == b"first\nsecond\n"
+
+
+async def test_a_silent_program_in_a_waiting_interpreter_is_a_run_at_once(cell: Cell) -> None:
+    code = Code(Language.PYTHON, "import time\ntime.sleep(1000)")
+    for _ in range(3):
+        view = await cell.engine.start_run(OWNER, cell.id, Command(what=code))
+        assert cell.engine.poll_run(OWNER, view.run_id).status is Status.RUNNING
+        await cell.engine.kill_run(OWNER, view.run_id)
+        await _end(cell, view.run_id)
 
 
 async def test_two_followers_see_the_same_from_any_offset(cell: Cell) -> None:

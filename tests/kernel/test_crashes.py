@@ -53,7 +53,8 @@ async def _recover(data_dir: Path, runtime: Runtime, host: Provisioned) -> int:
 def _orphans(data_dir: Path) -> list[str]:
     """What is left of any sandbox below `data_dir`, of whatever kind; workspaces may stay, in use by nobody."""
     groups = cgroup.leftover_groups(cgroup.hierarchies(), str(data_dir))
-    traces = (trace for trace in collect(str(data_dir)) if trace.kind != "cgroup")
+    # Groups are told apart by their mark, and a child of this process without a place belongs to another engine here.
+    traces = (trace for trace in collect(str(data_dir)) if trace.kind not in ("cgroup", "child"))
     directories = (data_dir / "sandboxes").iterdir()
     users = (data_dir / "workspaces").glob("*/users/*")
     return [*groups, *(f"{trace.kind} {trace.name}" for trace in traces), *map(str, directories), *map(str, users)]

@@ -85,12 +85,10 @@ class Desk:
 
     def _exec(self, link: Link, number: int, args: Dict[str, Any]) -> None:
         name = fields.text(args, "id")
-        subject = self._execs.get(name)
-        if subject is None:
-            subject = self._start(name, args)
-            self._subscribe(subject, link, number, {})
-        else:
-            self._subscribe(subject, link, number, {})
+        subject = self._execs.get(name) or self._start(name, args)
+        self._subscribe(subject, link, number, {})
+        if subject.pid:
+            # Known before anybody listened: a parked interpreter, or a request that was repeated.
             link.mux.event(number, "started", {"pid": subject.pid})
         link.flush()
 

@@ -38,7 +38,7 @@ __all__ = ["Parking"]
 _VENV = "/opt/venv"
 _PYTHON = _VENV + "/bin/python3"
 _WORKSPACE = "/workspace"
-_REFILL_DELAY_S = 0.004
+_REFILL_DELAY_S = 0.025
 _PARK_TIMEOUT_S = 10.0
 _PIPE_BYTES = 1024 * 1024
 _F_SETPIPE_SZ = 1031
@@ -118,6 +118,7 @@ class Parking:
         self._expect_more(form)
         parked = self._next(form)
         if parked is None or not _fits(parked, launch, code):
+            self._loop.later(_REFILL_DELAY_S, self.refill)
             return False
         stamp = _stamp(self._site)
         if parked.stamp != stamp:

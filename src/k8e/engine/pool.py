@@ -231,7 +231,7 @@ class Pool:
         if waiter is not None:
             shelf.waiting.remove(waiter)
             waiter.set_exception(error)
-        else:
+        elif self._open:
             _log.error("could not boot a warm sandbox", extra={"error": str(error), "failures": shelf.failures})
 
     def _member_died(self, box: Box, death: Death) -> None:
