@@ -100,13 +100,10 @@ class Watch(Subscriber):
             self._tell_content(path)
 
     def _tell_content(self, path: bytes) -> None:
-        """What was put into a new directory before its watch existed."""
-        try:
-            names = os.listdir(path)
-        except OSError:
-            return
-        for name in names:
-            self._tell("create", os.path.join(path, name))
+        """What was put into a new tree before its watches existed."""
+        for directory, below, files in os.walk(path):
+            for name in below + files:
+                self._tell("create", os.path.join(directory, name))
 
     def _tell(self, kind: str, path: bytes) -> None:
         if (kind, path) == self._last and kind == "write":

@@ -170,8 +170,9 @@ async def next_change(stream: Stream, kind: str, path: str) -> None:
 async def test_changes_are_seen_also_in_new_directories(link: Link) -> None:
     stream = await link.open("file.watch", {"path": "/workspace", "recursive": True})
     assert isinstance(await stream.receive(), Event)
-    await execute(link, shell="mkdir -p new/deep; echo x > new/deep/file; chmod 600 new/deep/file; rm new/deep/file")
+    await execute(link, shell="mkdir -p new/deep; echo x > new/deep/file")
     await next_change(stream, "create", "/workspace/new")
     await next_change(stream, "create", "/workspace/new/deep/file")
+    await execute(link, shell="chmod 600 new/deep/file; rm new/deep/file")
     await next_change(stream, "remove", "/workspace/new/deep/file")
     await stream.cancel()
