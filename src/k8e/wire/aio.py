@@ -295,6 +295,11 @@ class Link:
             offsets = {int(channel): int(offset) for channel, offset in args.get("offsets", {}).items()}
         return self._core.open(op, args, offsets)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is gone already."""
+        return self._core.gone.is_set()
+
     async def closed(self) -> None:
         """Wait until the link is gone."""
         await self._core.gone.wait()

@@ -73,6 +73,8 @@ class LocalSubstrate:
         self._workspace_lock = threading.Lock()
         self._boots = Threads("k8e-boot", _BOOT_THREADS)
         self._removals = Threads("k8e-remove", _REMOVAL_THREADS)
+        self._greeted: dict[SandboxId, Link] = {}
+        """Links that heard a booted agent's hello: whoever dials first gets one instead of waiting for another."""
         self._probing = asyncio.Lock()
         self._available: Mapping[Runtime, Availability] | None = None
         self._prepare_directories()
@@ -141,14 +143,19 @@ class LocalSubstrate:
                 paths = self._layout.sandbox(sandbox)
                 await control.wait_for_socket(paths, init)
                 control.capture(paths)
-                await (await self.dial(sandbox)).close()
+                self._greeted[sandbox] = await self.dial(sandbox)
                 control.seal(paths)
+                self._check_still_there(sandbox)
         except BaseException as error:
             log = tail(self._layout.sandbox(sandbox).log)
             await self.destroy(sandbox)
             if isinstance(error, OSError | TimeoutError):
                 raise SandboxFailed("boot", f"{error!r} {log}".strip()) from error
             raise
+
+    def _check_still_there(self, sandbox: SandboxId) -> None:
+        if not self.alive(sandbox):
+            raise SandboxFailed("boot", "it was removed meanwhile")
 
     def _build(self, sandbox: SandboxId, template: Template, image: Image) -> Process:
         with self._turns.at(sandbox):
@@ -180,6 +187,9 @@ class LocalSubstrate:
         return init
 
     async def dial(self, sandbox: SandboxId) -> Link:
+        greeted = self._greeted.pop(sandbox, None)
+        if greeted is not None and not greeted.is_lost:
+            return greeted
         try:
             async with asyncio.timeout(_DIAL_TIMEOUT_S):
                 return await self._dial(sandbox)
@@ -213,6 +223,10 @@ class LocalSubstrate:
 
     async def destroy(self, sandbox: SandboxId) -> None:
         await self._removals.run(self._remove, sandbox)
+        # Last: a creation that this removal waited for may only now have left its link.
+        greeted = self._greeted.pop(sandbox, None)
+        if greeted is not None:
+            await greeted.close()
 
     def _remove(self, sandbox: SandboxId) -> None:
         """One removal at a time: a second one waits, and then finds nothing to do."""
