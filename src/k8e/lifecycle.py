@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from k8e.errors import Conflict
 
-__all__ = ["LIVE", "TRANSITIONS", "Phase", "advance"]
+__all__ = ["TRANSITIONS", "Phase", "advance"]
 
 
 class Phase(StrEnum):
@@ -39,9 +39,6 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = MappingProxyType(
         Phase.GONE: frozenset(),
     }
 )
-
-LIVE = frozenset({Phase.CREATING, Phase.ACTIVE, Phase.PAUSED})
-"""Phases in which a session still holds a sandbox that may do work."""
 
 
 def advance(phase: Phase, to: Phase) -> Phase:

@@ -97,11 +97,6 @@ class Box:
         detail = self._death.detail if self._death else "it does not answer"
         return SandboxLost("the sandbox is gone", detail)
 
-    async def dead(self) -> None:
-        """Wait until the kernel has said that it is gone."""
-        if self._watches:
-            await asyncio.wait([self._watches[0]])
-
     async def release(self) -> None:
         """Stop watching and hang up; the sandbox itself goes on."""
         for watch in self._watches:
