@@ -16,15 +16,23 @@ __all__ = [
     "MIB",
     "Argv",
     "Availability",
+    "Brokered",
     "Claim",
     "Code",
     "Command",
     "Death",
+    "Decision",
+    "Denial",
+    "EgressMode",
+    "EgressPolicy",
     "ExecResult",
     "FileEntry",
     "FileKind",
+    "Grant",
+    "HostRule",
     "Language",
     "Limits",
+    "NetRule",
     "Outcome",
     "OwnerId",
     "ProcessInfo",
@@ -32,6 +40,7 @@ __all__ = [
     "RunId",
     "Runtime",
     "SandboxId",
+    "SecretRef",
     "SessionId",
     "SessionSpec",
     "Shell",
@@ -39,6 +48,7 @@ __all__ = [
     "Template",
     "TerminalId",
     "TerminalSize",
+    "Verdict",
     "WorkspaceId",
 ]
 
@@ -86,6 +96,118 @@ class Limits:
     command_timeout_s: float = 30.0
     ttl_s: float = 24 * 3600.0
     idle_timeout_s: float = 3600.0
+    connections: int = 256
+    """To the network at once."""
+    network_bytes_per_s: int = 0
+    """To and from the network together; 0 is no limit."""
+
+
+class EgressMode(StrEnum):
+    """How far a session's network reaches."""
+
+    NONE = "none"
+    LIST = "list"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRule:
+    """A name, canonical (lower case, A-labels, no dot at the end), that may be reached, or may not."""
+
+    name: str
+    subdomains: bool = False
+    """Written `*.name`: every name below it, but not itself."""
+    port: int | None = None
+    """None means the web's two: 80 and 443."""
+    deny: bool = False
+    may_be_private: bool = False
+    """The operator's own mirror: a private address is no attack there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetRule:
+    """Addresses that may be reached as such, on one port or on all, or may not."""
+
+    network: str
+    port: int | None = None
+    deny: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressPolicy:
+    """What one session may reach. Nothing here knows how it is enforced."""
+
+    mode: EgressMode = EgressMode.NONE
+    rules: tuple[HostRule | NetRule, ...] = ()
+    connections: int = 256
+    bytes_per_s: int = 0
+
+
+class Verdict(StrEnum):
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    CLOSED = "closed"
+    """An allowed connection ended; now its bytes are known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One thing that a sandbox's network asked for, and the answer."""
+
+    at: float
+    sandbox: SandboxId
+    verdict: Verdict
+    protocol: str
+    """dns, tcp, tls or http: what was looked at."""
+    name: str = ""
+    address: str = ""
+    port: int = 0
+    rule: str = ""
+    """The entry that decided, as its author wrote it."""
+    reason: str = ""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    count: int = 1
+    """How many equal decisions this one stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """What a command wanted to reach and could not, for whoever may allow it."""
+
+    host: str
+    port: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRef:
+    """A secret's value as an environment variable of commands."""
+
+    secret_name: str
+    key: str
+    env_var: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brokered:
+    """A secret that stays outside: commands get a placeholder, which is swapped on its way to one host."""
+
+    secret_name: str
+    key: str
+    env_var: str
+    host: str
+    header: str = "authorization"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A brokered secret as the proxy needs it."""
+
+    host: str
+    header: str
+    placeholder: str
+    value: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +228,7 @@ class Claim:
     processes: int
     workspace: WorkspaceId | None = None
     """A workspace that outlives the sandbox; None keeps the sandbox's own."""
+    egress: EgressPolicy = field(default_factory=EgressPolicy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +242,10 @@ class SessionSpec:
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
     allowed_hosts: tuple[str, ...] = ()
+    """Empty means the server's default list."""
+    network: EgressMode = EgressMode.LIST
+    secret_refs: tuple[SecretRef, ...] = ()
+    brokered: tuple[Brokered, ...] = ()
     user: str = ""
 
     def template(self) -> Template:
@@ -213,6 +340,7 @@ class ExecResult:
     stderr: bytes
     outcome: Outcome
     truncated: bool = False
+    egress_denied: tuple[Denial, ...] = ()
 
 
 class FileKind(StrEnum):

@@ -41,8 +41,22 @@ class SecretRef(_message.Message):
     env_var: str
     def __init__(self, secret_name: _Optional[str] = ..., key: _Optional[str] = ..., env_var: _Optional[str] = ...) -> None: ...
 
+class BrokeredSecret(_message.Message):
+    __slots__ = ("secret_name", "key", "env_var", "host", "header")
+    SECRET_NAME_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ENV_VAR_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    secret_name: str
+    key: str
+    env_var: str
+    host: str
+    header: str
+    def __init__(self, secret_name: _Optional[str] = ..., key: _Optional[str] = ..., env_var: _Optional[str] = ..., host: _Optional[str] = ..., header: _Optional[str] = ...) -> None: ...
+
 class SessionLimits(_message.Message):
-    __slots__ = ("cpus", "memory_bytes", "processes", "disk_bytes", "output_bytes", "run_output_bytes", "command_timeout_s", "ttl_s", "idle_timeout_s")
+    __slots__ = ("cpus", "memory_bytes", "processes", "disk_bytes", "output_bytes", "run_output_bytes", "command_timeout_s", "ttl_s", "idle_timeout_s", "connections", "network_bytes_per_s")
     CPUS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     PROCESSES_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +66,8 @@ class SessionLimits(_message.Message):
     COMMAND_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     TTL_S_FIELD_NUMBER: _ClassVar[int]
     IDLE_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     cpus: float
     memory_bytes: int
     processes: int
@@ -61,10 +77,12 @@ class SessionLimits(_message.Message):
     command_timeout_s: float
     ttl_s: float
     idle_timeout_s: float
-    def __init__(self, cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., processes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., run_output_bytes: _Optional[int] = ..., command_timeout_s: _Optional[float] = ..., ttl_s: _Optional[float] = ..., idle_timeout_s: _Optional[float] = ...) -> None: ...
+    connections: int
+    network_bytes_per_s: int
+    def __init__(self, cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., processes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., run_output_bytes: _Optional[int] = ..., command_timeout_s: _Optional[float] = ..., ttl_s: _Optional[float] = ..., idle_timeout_s: _Optional[float] = ..., connections: _Optional[int] = ..., network_bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class CreateSessionRequest(_message.Message):
-    __slots__ = ("session_id", "tenant_id", "allowed_hosts", "runtime_class", "env", "secret_refs", "limits", "image", "user")
+    __slots__ = ("session_id", "tenant_id", "allowed_hosts", "runtime_class", "env", "secret_refs", "limits", "image", "user", "network", "brokered_secrets")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +99,8 @@ class CreateSessionRequest(_message.Message):
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    BROKERED_SECRETS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     tenant_id: str
     allowed_hosts: _containers.RepeatedScalarFieldContainer[str]
@@ -90,7 +110,9 @@ class CreateSessionRequest(_message.Message):
     limits: SessionLimits
     image: str
     user: str
-    def __init__(self, session_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., runtime_class: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., secret_refs: _Optional[_Iterable[_Union[SecretRef, _Mapping]]] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ...) -> None: ...
+    network: str
+    brokered_secrets: _containers.RepeatedCompositeFieldContainer[BrokeredSecret]
+    def __init__(self, session_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., runtime_class: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., secret_refs: _Optional[_Iterable[_Union[SecretRef, _Mapping]]] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ..., network: _Optional[str] = ..., brokered_secrets: _Optional[_Iterable[_Union[BrokeredSecret, _Mapping]]] = ...) -> None: ...
 
 class CreateSessionResponse(_message.Message):
     __slots__ = ("session_id", "pod_ip", "session")
@@ -109,7 +131,7 @@ class GetSessionRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ...) -> None: ...
 
 class GetSessionResponse(_message.Message):
-    __slots__ = ("session_id", "phase", "runtime_class", "pod_ip", "tenant_id", "expires_at", "env_keys", "secret_env_vars", "background_runs", "allowed_hosts", "image", "limits", "idle_at", "created_at", "warm", "parent_session_id", "child_session_ids")
+    __slots__ = ("session_id", "phase", "runtime_class", "pod_ip", "tenant_id", "expires_at", "env_keys", "secret_env_vars", "background_runs", "allowed_hosts", "image", "limits", "idle_at", "created_at", "warm", "parent_session_id", "child_session_ids", "network", "brokered_secrets")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +149,8 @@ class GetSessionResponse(_message.Message):
     WARM_FIELD_NUMBER: _ClassVar[int]
     PARENT_SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     CHILD_SESSION_IDS_FIELD_NUMBER: _ClassVar[int]
+    NETWORK_FIELD_NUMBER: _ClassVar[int]
+    BROKERED_SECRETS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     phase: str
     runtime_class: str
@@ -144,7 +168,9 @@ class GetSessionResponse(_message.Message):
     warm: bool
     parent_session_id: str
     child_session_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, session_id: _Optional[str] = ..., phase: _Optional[str] = ..., runtime_class: _Optional[str] = ..., pod_ip: _Optional[str] = ..., tenant_id: _Optional[str] = ..., expires_at: _Optional[int] = ..., env_keys: _Optional[_Iterable[str]] = ..., secret_env_vars: _Optional[_Iterable[str]] = ..., background_runs: _Optional[int] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., image: _Optional[str] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., idle_at: _Optional[int] = ..., created_at: _Optional[int] = ..., warm: _Optional[bool] = ..., parent_session_id: _Optional[str] = ..., child_session_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    network: str
+    brokered_secrets: _containers.RepeatedCompositeFieldContainer[BrokeredSecret]
+    def __init__(self, session_id: _Optional[str] = ..., phase: _Optional[str] = ..., runtime_class: _Optional[str] = ..., pod_ip: _Optional[str] = ..., tenant_id: _Optional[str] = ..., expires_at: _Optional[int] = ..., env_keys: _Optional[_Iterable[str]] = ..., secret_env_vars: _Optional[_Iterable[str]] = ..., background_runs: _Optional[int] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., image: _Optional[str] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., idle_at: _Optional[int] = ..., created_at: _Optional[int] = ..., warm: _Optional[bool] = ..., parent_session_id: _Optional[str] = ..., child_session_ids: _Optional[_Iterable[str]] = ..., network: _Optional[str] = ..., brokered_secrets: _Optional[_Iterable[_Union[BrokeredSecret, _Mapping]]] = ...) -> None: ...
 
 class ListSessionsRequest(_message.Message):
     __slots__ = ("phase",)
@@ -258,7 +284,7 @@ class ExecRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., command: _Optional[str] = ..., timeout: _Optional[int] = ..., workdir: _Optional[str] = ..., background: _Optional[bool] = ..., language: _Optional[str] = ..., argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, bytes]] = ..., user: _Optional[str] = ..., code: _Optional[bytes] = ..., timeout_s: _Optional[float] = ..., workdir_bytes: _Optional[bytes] = ..., command_bytes: _Optional[bytes] = ...) -> None: ...
 
 class ExecResponse(_message.Message):
-    __slots__ = ("stdout", "stderr", "exit_code", "session_id", "run_id", "status", "duration_ms", "truncated", "language", "reason", "stdout_bytes", "stderr_bytes", "signal", "detail")
+    __slots__ = ("stdout", "stderr", "exit_code", "session_id", "run_id", "status", "duration_ms", "truncated", "language", "reason", "stdout_bytes", "stderr_bytes", "signal", "detail", "egress_denied")
     STDOUT_FIELD_NUMBER: _ClassVar[int]
     STDERR_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +299,7 @@ class ExecResponse(_message.Message):
     STDERR_BYTES_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
+    EGRESS_DENIED_FIELD_NUMBER: _ClassVar[int]
     stdout: str
     stderr: str
     exit_code: int
@@ -287,7 +314,8 @@ class ExecResponse(_message.Message):
     stderr_bytes: bytes
     signal: int
     detail: str
-    def __init__(self, stdout: _Optional[str] = ..., stderr: _Optional[str] = ..., exit_code: _Optional[int] = ..., session_id: _Optional[str] = ..., run_id: _Optional[str] = ..., status: _Optional[str] = ..., duration_ms: _Optional[int] = ..., truncated: _Optional[bool] = ..., language: _Optional[str] = ..., reason: _Optional[str] = ..., stdout_bytes: _Optional[bytes] = ..., stderr_bytes: _Optional[bytes] = ..., signal: _Optional[int] = ..., detail: _Optional[str] = ...) -> None: ...
+    egress_denied: _containers.RepeatedCompositeFieldContainer[EgressDenial]
+    def __init__(self, stdout: _Optional[str] = ..., stderr: _Optional[str] = ..., exit_code: _Optional[int] = ..., session_id: _Optional[str] = ..., run_id: _Optional[str] = ..., status: _Optional[str] = ..., duration_ms: _Optional[int] = ..., truncated: _Optional[bool] = ..., language: _Optional[str] = ..., reason: _Optional[str] = ..., stdout_bytes: _Optional[bytes] = ..., stderr_bytes: _Optional[bytes] = ..., signal: _Optional[int] = ..., detail: _Optional[str] = ..., egress_denied: _Optional[_Iterable[_Union[EgressDenial, _Mapping]]] = ...) -> None: ...
 
 class ExecStreamResponse(_message.Message):
     __slots__ = ("chunk",)
@@ -314,7 +342,7 @@ class ExecStarted(_message.Message):
     def __init__(self, exec_id: _Optional[str] = ..., session_id: _Optional[str] = ...) -> None: ...
 
 class ExecExit(_message.Message):
-    __slots__ = ("exit_code", "status", "reason", "signal", "detail", "duration_ms", "truncated")
+    __slots__ = ("exit_code", "status", "reason", "signal", "detail", "duration_ms", "truncated", "egress_denied")
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -322,6 +350,7 @@ class ExecExit(_message.Message):
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    EGRESS_DENIED_FIELD_NUMBER: _ClassVar[int]
     exit_code: int
     status: str
     reason: str
@@ -329,7 +358,8 @@ class ExecExit(_message.Message):
     detail: str
     duration_ms: int
     truncated: bool
-    def __init__(self, exit_code: _Optional[int] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., signal: _Optional[int] = ..., detail: _Optional[str] = ..., duration_ms: _Optional[int] = ..., truncated: _Optional[bool] = ...) -> None: ...
+    egress_denied: _containers.RepeatedCompositeFieldContainer[EgressDenial]
+    def __init__(self, exit_code: _Optional[int] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., signal: _Optional[int] = ..., detail: _Optional[str] = ..., duration_ms: _Optional[int] = ..., truncated: _Optional[bool] = ..., egress_denied: _Optional[_Iterable[_Union[EgressDenial, _Mapping]]] = ...) -> None: ...
 
 class ExecInput(_message.Message):
     __slots__ = ("start", "stdin", "eof", "signal", "with_stdin", "exec_id")
@@ -402,7 +432,7 @@ class PollRunRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
 class PollRunResponse(_message.Message):
-    __slots__ = ("run_id", "status", "stdout", "stderr", "exit_code", "duration_ms", "truncated", "reason", "stdout_bytes", "stderr_bytes", "signal", "detail", "session_id")
+    __slots__ = ("run_id", "status", "stdout", "stderr", "exit_code", "duration_ms", "truncated", "reason", "stdout_bytes", "stderr_bytes", "signal", "detail", "session_id", "egress_denied")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     STDOUT_FIELD_NUMBER: _ClassVar[int]
@@ -416,6 +446,7 @@ class PollRunResponse(_message.Message):
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    EGRESS_DENIED_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     status: str
     stdout: str
@@ -429,7 +460,8 @@ class PollRunResponse(_message.Message):
     signal: int
     detail: str
     session_id: str
-    def __init__(self, run_id: _Optional[str] = ..., status: _Optional[str] = ..., stdout: _Optional[str] = ..., stderr: _Optional[str] = ..., exit_code: _Optional[int] = ..., duration_ms: _Optional[int] = ..., truncated: _Optional[bool] = ..., reason: _Optional[str] = ..., stdout_bytes: _Optional[bytes] = ..., stderr_bytes: _Optional[bytes] = ..., signal: _Optional[int] = ..., detail: _Optional[str] = ..., session_id: _Optional[str] = ...) -> None: ...
+    egress_denied: _containers.RepeatedCompositeFieldContainer[EgressDenial]
+    def __init__(self, run_id: _Optional[str] = ..., status: _Optional[str] = ..., stdout: _Optional[str] = ..., stderr: _Optional[str] = ..., exit_code: _Optional[int] = ..., duration_ms: _Optional[int] = ..., truncated: _Optional[bool] = ..., reason: _Optional[str] = ..., stdout_bytes: _Optional[bytes] = ..., stderr_bytes: _Optional[bytes] = ..., signal: _Optional[int] = ..., detail: _Optional[str] = ..., session_id: _Optional[str] = ..., egress_denied: _Optional[_Iterable[_Union[EgressDenial, _Mapping]]] = ...) -> None: ...
 
 class KillRunRequest(_message.Message):
     __slots__ = ("run_id", "signal")
@@ -1057,18 +1089,118 @@ class ListExposedResponse(_message.Message):
     def __init__(self, services: _Optional[_Iterable[_Union[ExposedService, _Mapping]]] = ...) -> None: ...
 
 class UpdateAllowedHostsRequest(_message.Message):
-    __slots__ = ("session_id", "hosts")
+    __slots__ = ("session_id", "hosts", "add", "remove")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
+    ADD_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     hosts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, session_id: _Optional[str] = ..., hosts: _Optional[_Iterable[str]] = ...) -> None: ...
+    add: _containers.RepeatedScalarFieldContainer[str]
+    remove: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, session_id: _Optional[str] = ..., hosts: _Optional[_Iterable[str]] = ..., add: _Optional[_Iterable[str]] = ..., remove: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class UpdateAllowedHostsResponse(_message.Message):
     __slots__ = ("hosts",)
     HOSTS_FIELD_NUMBER: _ClassVar[int]
     hosts: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, hosts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListEgressRequest(_message.Message):
+    __slots__ = ("session_id", "limit", "follow")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    limit: int
+    follow: bool
+    def __init__(self, session_id: _Optional[str] = ..., limit: _Optional[int] = ..., follow: _Optional[bool] = ...) -> None: ...
+
+class EgressDecision(_message.Message):
+    __slots__ = ("time", "session_id", "verdict", "protocol", "name", "address", "port", "rule", "reason", "bytes_sent", "bytes_received", "count")
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    time: float
+    session_id: str
+    verdict: str
+    protocol: str
+    name: str
+    address: str
+    port: int
+    rule: str
+    reason: str
+    bytes_sent: int
+    bytes_received: int
+    count: int
+    def __init__(self, time: _Optional[float] = ..., session_id: _Optional[str] = ..., verdict: _Optional[str] = ..., protocol: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., port: _Optional[int] = ..., rule: _Optional[str] = ..., reason: _Optional[str] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class EgressDenial(_message.Message):
+    __slots__ = ("host", "port", "reason")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    port: int
+    reason: str
+    def __init__(self, host: _Optional[str] = ..., port: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class SetSecretRequest(_message.Message):
+    __slots__ = ("name", "key", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    key: str
+    value: bytes
+    def __init__(self, name: _Optional[str] = ..., key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+
+class SetSecretResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListSecretsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SecretInfo(_message.Message):
+    __slots__ = ("name", "keys", "updated_at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    updated_at: int
+    def __init__(self, name: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., updated_at: _Optional[int] = ...) -> None: ...
+
+class ListSecretsResponse(_message.Message):
+    __slots__ = ("secrets",)
+    SECRETS_FIELD_NUMBER: _ClassVar[int]
+    secrets: _containers.RepeatedCompositeFieldContainer[SecretInfo]
+    def __init__(self, secrets: _Optional[_Iterable[_Union[SecretInfo, _Mapping]]] = ...) -> None: ...
+
+class DeleteSecretRequest(_message.Message):
+    __slots__ = ("name", "key")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    key: str
+    def __init__(self, name: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
+class DeleteSecretResponse(_message.Message):
+    __slots__ = ("ok",)
+    OK_FIELD_NUMBER: _ClassVar[int]
+    ok: bool
+    def __init__(self, ok: _Optional[bool] = ...) -> None: ...
 
 class ServerStatusRequest(_message.Message):
     __slots__ = ()
@@ -1085,7 +1217,7 @@ class RuntimeStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., available: _Optional[bool] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class ServerStatusResponse(_message.Message):
-    __slots__ = ("pid", "data_dir", "doors", "runtimes", "pool_json", "sessions", "version")
+    __slots__ = ("pid", "data_dir", "doors", "runtimes", "pool_json", "sessions", "version", "egress_json")
     class DoorsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1100,6 +1232,7 @@ class ServerStatusResponse(_message.Message):
     POOL_JSON_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    EGRESS_JSON_FIELD_NUMBER: _ClassVar[int]
     pid: int
     data_dir: str
     doors: _containers.ScalarMap[str, str]
@@ -1107,7 +1240,8 @@ class ServerStatusResponse(_message.Message):
     pool_json: str
     sessions: int
     version: str
-    def __init__(self, pid: _Optional[int] = ..., data_dir: _Optional[str] = ..., doors: _Optional[_Mapping[str, str]] = ..., runtimes: _Optional[_Iterable[_Union[RuntimeStatus, _Mapping]]] = ..., pool_json: _Optional[str] = ..., sessions: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+    egress_json: str
+    def __init__(self, pid: _Optional[int] = ..., data_dir: _Optional[str] = ..., doors: _Optional[_Mapping[str, str]] = ..., runtimes: _Optional[_Iterable[_Union[RuntimeStatus, _Mapping]]] = ..., pool_json: _Optional[str] = ..., sessions: _Optional[int] = ..., version: _Optional[str] = ..., egress_json: _Optional[str] = ...) -> None: ...
 
 class StopServerRequest(_message.Message):
     __slots__ = ("destroy",)

@@ -300,6 +300,30 @@ class SandboxStub:
             request_serializer=pb.WatchFilesRequest.SerializeToString,
             response_deserializer=pb.FileChange.FromString,
         )
+        self.ListEgress: aio.UnaryStreamMultiCallable[pb.ListEgressRequest, pb.EgressDecision]
+        self.ListEgress = channel.unary_stream(
+            "/sandbox.v1.SandboxService/ListEgress",
+            request_serializer=pb.ListEgressRequest.SerializeToString,
+            response_deserializer=pb.EgressDecision.FromString,
+        )
+        self.SetSecret: aio.UnaryUnaryMultiCallable[pb.SetSecretRequest, pb.SetSecretResponse]
+        self.SetSecret = channel.unary_unary(
+            "/sandbox.v1.SandboxService/SetSecret",
+            request_serializer=pb.SetSecretRequest.SerializeToString,
+            response_deserializer=pb.SetSecretResponse.FromString,
+        )
+        self.ListSecrets: aio.UnaryUnaryMultiCallable[pb.ListSecretsRequest, pb.ListSecretsResponse]
+        self.ListSecrets = channel.unary_unary(
+            "/sandbox.v1.SandboxService/ListSecrets",
+            request_serializer=pb.ListSecretsRequest.SerializeToString,
+            response_deserializer=pb.ListSecretsResponse.FromString,
+        )
+        self.DeleteSecret: aio.UnaryUnaryMultiCallable[pb.DeleteSecretRequest, pb.DeleteSecretResponse]
+        self.DeleteSecret = channel.unary_unary(
+            "/sandbox.v1.SandboxService/DeleteSecret",
+            request_serializer=pb.DeleteSecretRequest.SerializeToString,
+            response_deserializer=pb.DeleteSecretResponse.FromString,
+        )
         self.ListWorkspaces: aio.UnaryUnaryMultiCallable[pb.ListWorkspacesRequest, pb.ListWorkspacesResponse]
         self.ListWorkspaces = channel.unary_unary(
             "/sandbox.v1.SandboxService/ListWorkspaces",

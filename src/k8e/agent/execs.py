@@ -153,7 +153,9 @@ class Exec:
 
     def _open_terminal(self, launch: Launch) -> List[int]:
         master, slave = os.openpty()
-        self.master = master
+        # One that stays open as long as the command lives: closing the last one hangs up on a program which
+        # has closed its own terminal and is about to exit, and that would change its exit code.
+        self.master = os.dup(master)
         self.has_terminal = True
         set_size(master, *(launch.size or (24, 80)))
         if launch.user is not None:
@@ -249,7 +251,9 @@ class Exec:
         if self._end is None or self.outcome is not None or any(r.is_open for r in self._readers.values()):
             return
         self.outcome = self._end
-        self.master = -1
+        if self.is_pty:
+            os.close(self.master)
+            self.master = -1
         if self._writer is not None:
             self._writer.close()
         self._cleanup()
