@@ -24,6 +24,7 @@ from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings, Quotas
 from k8e.errors import Conflict, HostUnsupported
 from k8e.identity import LoopbackIdentifier, SocketTable, ensure_server_certificate, host_names, uid_owner
+from k8e.identity.sealing import FileSealer
 from k8e.model import Limits, Runtime, SessionSpec
 from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned, ensure
@@ -55,7 +56,8 @@ async def main(settings: ServerSettings, provisioned: Provisioned) -> None:
     )
     substrate = LocalSubstrate(local_settings(settings, provisioned))
     doors: dict[str, str] = {}
-    async with Engine.open(engine_settings(settings), substrate) as engine:
+    sealer = FileSealer(settings.data_dir / "server" / "secrets.key")
+    async with Engine.open(engine_settings(settings), substrate, sealer) as engine:
         door = Door(engine, defaults=session_defaults(settings), facts=facts(settings, doors, stop))
         with contextlib.closing(SocketTable()) as sockets:
             async with contextlib.AsyncExitStack() as open_doors:

@@ -11,6 +11,7 @@ import pytest
 
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings
+from k8e.identity.sealing import FileSealer
 from k8e.model import Runtime
 from k8e.server import local_settings
 from k8e.settings import ServerSettings
@@ -65,7 +66,8 @@ def library(engine_dir: Path) -> Path:
 @pytest.fixture(scope="session")
 async def engine(host: Provisioned, engine_dir: Path, anyio_backend: object) -> AsyncIterator[Engine]:
     settings = EngineSettings(data_dir=engine_dir, pool=PoolSettings(min=1, max=4))
-    async with Engine.open(settings, substrate_for(engine_dir, host)) as engine:
+    sealer = FileSealer(engine_dir / "secrets.key")
+    async with Engine.open(settings, substrate_for(engine_dir, host), sealer) as engine:
         yield engine
         await engine.destroy_all()
 

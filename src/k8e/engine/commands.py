@@ -12,6 +12,7 @@ from k8e.engine.events import EventLog
 from k8e.engine.execs import STDERR, STDOUT, ExecStream, exec_args, remote_failure
 from k8e.engine.ids import check_client_id, new_id
 from k8e.engine.recording import RecordedStream, Recorder
+from k8e.engine.secrets import Secrets
 from k8e.engine.session import Session, Use
 from k8e.engine.sessions import Sessions
 from k8e.engine.tasks import Tasks
@@ -23,8 +24,9 @@ __all__ = ["Commands", "ask"]
 
 
 class Commands:
-    def __init__(self, sessions: Sessions, events: EventLog, tasks: Tasks, *, at_once: int) -> None:
+    def __init__(self, sessions: Sessions, secrets: Secrets, events: EventLog, tasks: Tasks, *, at_once: int) -> None:
         self._sessions = sessions
+        self._secrets = secrets
         self._events = events
         self._tasks = tasks
         self._at_once = at_once
@@ -41,16 +43,21 @@ class Commands:
         """Ask the agent to run it. Raises: SandboxLost, SandboxFailed, InvalidSpec, Exhausted."""
         if session.busy >= self._at_once:
             raise Exhausted(f"session {session.session_id} already runs {session.busy} commands: wait for one to end")
+        box = session.live_box()
+        hidden = self._secrets.environment(session.owner, session.spec.secret_refs)
         stream = RecordedStream(
-            session.live_box(),
+            box,
             exec_id,
             self._tasks,
             timeout_s=timeout_s,
             ended=Use(session),
             keep_in_sandbox_bytes=keep_in_sandbox_bytes,
         )
-        stream.recorder = Recorder(session, self._sessions.transcript(session), self._events, command)
-        args = exec_args(exec_id, command, env=session.spec.env, user=session.spec.user, timeout_s=timeout_s)
+        stream.recorder = Recorder(
+            session, self._sessions.transcript(session), self._events, command, hidden=tuple(hidden.values())
+        )
+        env = {**session.spec.env, **hidden}
+        args = exec_args(exec_id, command, env=env, user=session.spec.user, timeout_s=timeout_s)
         try:
             await stream.start(args)
         except BaseException:

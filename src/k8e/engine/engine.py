@@ -20,6 +20,7 @@ from k8e.engine.files import FileChange, Files
 from k8e.engine.pool import ShelfStatus
 from k8e.engine.recover import recover
 from k8e.engine.runs import Runs, RunView
+from k8e.engine.secrets import Sealer, Secrets, SecretView
 from k8e.engine.session import Session, SessionView
 from k8e.engine.sessions import Sessions
 from k8e.engine.settings import EngineSettings
@@ -63,7 +64,9 @@ class EngineStatus:
 class Engine:
     """Use `async with Engine.open(...)`."""
 
-    def __init__(self, settings: EngineSettings, substrate: Substrate, tasks: Tasks) -> None:
+    def __init__(
+        self, settings: EngineSettings, substrate: Substrate, tasks: Tasks, sealer: Sealer | None = None
+    ) -> None:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         quotas = settings.quotas
         self._settings = settings
@@ -72,8 +75,11 @@ class Engine:
         self._store = Store(settings.data_dir / "engine.sqlite")
         self._events = EventLog(settings.data_dir / "events.sqlite", keep_days=settings.event_days)
         self._workspaces = Workspaces(self._store, substrate)
-        self._sessions = Sessions(settings, self._store, self._events, substrate, self._workspaces, tasks)
-        self._commands = Commands(self._sessions, self._events, tasks, at_once=quotas.execs_per_session)
+        self._secrets = Secrets(settings.data_dir / "secrets.sqlite", sealer)
+        self._sessions = Sessions(
+            settings, self._store, self._events, substrate, self._workspaces, self._secrets, tasks
+        )
+        self._commands = Commands(self._sessions, self._secrets, self._events, tasks, at_once=quotas.execs_per_session)
         self._runs = Runs(self._store, self._sessions, self._commands, tasks, per_session=quotas.runs_per_session)
         self._terminals = Terminals(self._store, self._commands, tasks, per_session=quotas.terminals_per_session)
         self._runtimes: Mapping[Runtime, Availability] = {}
@@ -81,10 +87,15 @@ class Engine:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, settings: EngineSettings, substrate: Substrate) -> AsyncIterator[Engine]:
-        """An engine that has taken back what survived; leaving keeps every session for the next start."""
+    async def open(
+        cls, settings: EngineSettings, substrate: Substrate, sealer: Sealer | None = None
+    ) -> AsyncIterator[Engine]:
+        """An engine that has taken back what survived; leaving keeps every session for the next start.
+
+        Without a sealer it keeps no secrets.
+        """
         async with Tasks() as tasks:
-            engine = cls(settings, substrate, tasks)
+            engine = cls(settings, substrate, tasks, sealer)
             try:
                 await engine._begin()
                 yield engine
@@ -280,6 +291,22 @@ class Engine:
         await self._workspaces.delete(owner, tenant)
         self._events.add(owner, "", "workspace.deleted", tenant=tenant)
 
+    # Secrets
+
+    async def set_secret(self, owner: OwnerId, name: str, key: str, value: bytes) -> None:
+        await self._secrets.set(owner, name, key, value)
+        self._events.add(owner, "", "secret.set", name=name, key=key)
+
+    def list_secrets(self, owner: OwnerId) -> list[SecretView]:
+        return self._secrets.list(owner)
+
+    async def delete_secret(self, owner: OwnerId, name: str, key: str = "") -> bool:
+        """Forget one key, or the whole secret; False when there was nothing."""
+        deleted = await self._secrets.delete(owner, name, key)
+        if deleted:
+            self._events.add(owner, "", "secret.deleted", name=name, key=key)
+        return deleted
+
     def status(self) -> EngineStatus:
         return EngineStatus(runtimes=self._runtimes, pool=self._sessions.pool.status(), sessions=len(self._sessions))
 
@@ -314,6 +341,7 @@ class Engine:
 
     def _close(self) -> None:
         self._store.close()
+        self._secrets.close()
         self._events.close()
 
     def _session_ends(self, session: Session) -> None:

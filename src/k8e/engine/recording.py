@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from k8e.engine.capture import Capture
 from k8e.engine.events import EventLog
 from k8e.engine.execs import ExecStream, Output
+from k8e.engine.secrets import mask
 from k8e.engine.session import Session
 from k8e.engine.transcript import Transcript
 from k8e.lifecycle import Phase
@@ -18,11 +21,22 @@ _TITLE_CHARS = 4096
 class Recorder:
     """Collects while the command runs and writes once, at its end."""
 
-    def __init__(self, session: Session, transcript: Transcript, events: EventLog, command: Command) -> None:
+    def __init__(
+        self,
+        session: Session,
+        transcript: Transcript,
+        events: EventLog,
+        command: Command,
+        *,
+        hidden: Sequence[str] = (),
+    ) -> None:
+        """What is `hidden` is written down as a mask."""
         self._session = session
         self._transcript = transcript
         self._events = events
-        self._title = _title(command)[:_TITLE_CHARS]
+        self._hidden = [value.encode("utf-8", "surrogateescape") for value in hidden]
+        title = mask(_title(command).encode("utf-8", "surrogateescape"), self._hidden)
+        self._title = title.decode("utf-8", "replace")[:_TITLE_CHARS]
         self._output = Capture(Transcript.PER_STREAM_BYTES)
 
     def add(self, payload: bytes) -> None:
@@ -33,6 +47,7 @@ class Recorder:
             return
         kept = self._output.value()
         dropped = self._output.total - len(kept)
+        kept = mask(kept, self._hidden, was_cut=dropped > 0)
         note = b"\n[%d more bytes]" % dropped if dropped else b""
         text = b"$ %s\n%s%s" % (self._title.encode("utf-8", "replace"), kept, note)
         self._transcript.append(text if text.endswith(b"\n") else text + b"\n")

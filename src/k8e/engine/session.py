@@ -11,7 +11,18 @@ from k8e.engine.boxes import Box
 from k8e.engine.store import Change
 from k8e.errors import SandboxLost
 from k8e.lifecycle import Phase, advance
-from k8e.model import Limits, OwnerId, Runtime, SandboxId, SessionId, SessionSpec, WorkspaceId
+from k8e.model import (
+    Brokered,
+    EgressMode,
+    Limits,
+    OwnerId,
+    Runtime,
+    SandboxId,
+    SecretRef,
+    SessionId,
+    SessionSpec,
+    WorkspaceId,
+)
 
 __all__ = ["NEVER", "Session", "SessionView", "Use", "deadline", "spec_from_json", "spec_to_json"]
 
@@ -38,6 +49,8 @@ class SessionView:
     expires_at: float
     idle_at: float
     env_keys: tuple[str, ...]
+    secret_env_vars: tuple[str, ...]
+    brokered: tuple[Brokered, ...]
     background_runs: int
     allowed_hosts: tuple[str, ...]
     parent: SessionId | None
@@ -141,6 +154,8 @@ class Session:
             expires_at=0.0 if self.expires_at == NEVER else self.expires_at,
             idle_at=0.0 if idle_at == NEVER else idle_at,
             env_keys=tuple(sorted(self.spec.env)),
+            secret_env_vars=tuple(sorted(ref.env_var for ref in self.spec.secret_refs)),
+            brokered=self.spec.brokered,
             background_runs=self.runs,
             allowed_hosts=self.spec.allowed_hosts,
             parent=self.parent.session_id if self.parent else None,
@@ -178,5 +193,8 @@ def spec_from_json(text: str) -> SessionSpec:
             "runtime": Runtime(fields["runtime"]),
             "limits": Limits(**fields["limits"]),
             "allowed_hosts": tuple(fields["allowed_hosts"]),
+            "network": EgressMode(fields.get("network", EgressMode.LIST)),
+            "secret_refs": tuple(SecretRef(**each) for each in fields.get("secret_refs", ())),
+            "brokered": tuple(Brokered(**each) for each in fields.get("brokered", ())),
         }
     )

@@ -8,6 +8,7 @@ leaves neither half a session nor half a removal.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import shutil
 import time
@@ -20,6 +21,7 @@ from k8e.engine.events import EventLog
 from k8e.engine.ids import check_client_id, check_tenant, new_id
 from k8e.engine.pool import Pool
 from k8e.engine.quotas import CreateRates
+from k8e.engine.secrets import Secrets, check_references
 from k8e.engine.session import Session, deadline
 from k8e.engine.settings import EngineSettings
 from k8e.engine.store import Change, Store
@@ -51,6 +53,7 @@ class Sessions:
         events: EventLog,
         substrate: Substrate,
         workspaces: Workspaces,
+        secrets: Secrets,
         tasks: Tasks,
     ) -> None:
         self.settings = settings
@@ -58,6 +61,7 @@ class Sessions:
         self._events = events
         self._substrate = substrate
         self._workspaces = workspaces
+        self._secrets = secrets
         self._tasks = tasks
         self._by_key: dict[tuple[OwnerId, str], Session] = {}
         self._endings: dict[Session, asyncio.Task[None]] = {}
@@ -102,6 +106,8 @@ class Sessions:
         await self._check_runtime(spec)
         if spec.tenant:
             check_tenant(spec.tenant)
+        check_references(spec)
+        self._secrets.environment(owner, spec.secret_refs)
         return await self._owned(self._create(owner, spec, parent=None), name="create session")
 
     async def create_child(self, owner: OwnerId, parent_id: str) -> Session:
@@ -110,14 +116,7 @@ class Sessions:
         if parent.parent is not None:
             raise Denied(f"session {parent_id} is a sub-agent and cannot have sub-agents of its own (depth 1)")
         parent.live_box()
-        spec = SessionSpec(
-            runtime=parent.spec.runtime,
-            image=parent.spec.image,
-            limits=parent.spec.limits,
-            env=parent.spec.env,
-            allowed_hosts=parent.spec.allowed_hosts,
-            user=parent.spec.user,
-        )
+        spec = dataclasses.replace(parent.spec, session_id="", tenant="")
         return await self._owned(self._create(owner, spec, parent=parent), name="create sub-agent")
 
     async def extend(self, session: Session, *, ttl_s: float | None, idle_timeout_s: float | None) -> None:
