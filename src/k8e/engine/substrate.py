@@ -6,10 +6,21 @@ them. Every method is idempotent, because the engine repeats what a crash may ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
-from k8e.model import Availability, Claim, Death, Runtime, SandboxId, Template, WorkspaceId
+from k8e.model import (
+    Availability,
+    Claim,
+    Death,
+    Decision,
+    EgressPolicy,
+    Grant,
+    Runtime,
+    SandboxId,
+    Template,
+    WorkspaceId,
+)
 from k8e.wire.aio import Link
 
 __all__ = ["Substrate"]
@@ -32,7 +43,29 @@ class Substrate(Protocol):
         ...
 
     async def configure(self, sandbox: SandboxId, claim: Claim, link: Link) -> None:
-        """Give a booted sandbox what its session may use; cheap enough for the claim path."""
+        """Give a booted sandbox what its session may use; cheap enough for the claim path.
+
+        What it already has, its network's policy above all, is not given again.
+        """
+        ...
+
+    async def set_egress(self, sandbox: SandboxId, policy: EgressPolicy) -> None:
+        """Change what it may reach: in force on return, and connections that it no longer allows are cut.
+
+        Raises: SandboxFailed.
+        """
+        ...
+
+    async def set_grants(self, sandbox: SandboxId, grants: tuple[Grant, ...]) -> str:
+        """Broker these secrets for it, and no others.
+
+        Returns: the certificate, as PEM, of the authority that it must trust for them; empty without grants.
+        Raises: SandboxFailed.
+        """
+        ...
+
+    def decisions(self) -> AsyncIterator[Decision]:
+        """What sandboxes asked of the network and the answers, as they come; for one consumer, without an end."""
         ...
 
     async def death(self, sandbox: SandboxId) -> Death:

@@ -10,11 +10,23 @@ import asyncio
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 from k8e.errors import HostUnsupported, K8eError, SandboxFailed
-from k8e.model import Availability, Claim, Death, Runtime, SandboxId, Template, WorkspaceId
+from k8e.model import (
+    Availability,
+    Claim,
+    Death,
+    Decision,
+    EgressPolicy,
+    Grant,
+    Runtime,
+    SandboxId,
+    Template,
+    Verdict,
+    WorkspaceId,
+)
 from k8e.substrate.local import boot, control, record, unfinished, venv
 from k8e.substrate.local.blocks import Blocks
 from k8e.substrate.local.boot import Blueprint, Builder
@@ -206,6 +218,16 @@ class LocalSubstrate:
                     if not self.alive(sandbox):
                         raise
                     await asyncio.sleep(_DIAL_RETRY_S)
+
+    async def set_egress(self, sandbox: SandboxId, policy: EgressPolicy) -> None:
+        """There is no network that a policy could speak of."""
+
+    async def set_grants(self, sandbox: SandboxId, grants: tuple[Grant, ...]) -> str:
+        return ""
+
+    async def decisions(self) -> AsyncIterator[Decision]:
+        await asyncio.Event().wait()
+        yield Decision(at=0.0, sandbox=SandboxId(""), verdict=Verdict.DENIED, protocol="")
 
     async def death(self, sandbox: SandboxId) -> Death:
         known = self._record(sandbox)
