@@ -23,6 +23,7 @@ from k8e.errors import InvalidSpec, NotFound
 from k8e.model import (
     Argv,
     Availability,
+    Brokered,
     Code,
     Command,
     ExecResult,
@@ -44,6 +45,7 @@ from k8e.model import (
     TerminalId,
     TerminalSize,
 )
+from tests.support.fake_secrets import FakeSecrets
 
 __all__ = ["FakeEngine"]
 
@@ -69,6 +71,8 @@ class FakeSessionView:
     expires_at: float
     idle_at: float
     env_keys: tuple[str, ...]
+    secret_env_vars: tuple[str, ...]
+    brokered: tuple[Brokered, ...]
     background_runs: int
     allowed_hosts: tuple[str, ...]
     parent: SessionId | None
@@ -234,7 +238,7 @@ class FakeRun:
                 self.changed.notify_all()
 
 
-class FakeEngine:
+class FakeEngine(FakeSecrets):
     def __init__(self, root: Path, group: asyncio.TaskGroup) -> None:
         self._root = root
         self._group = group
@@ -243,6 +247,7 @@ class FakeEngine:
         self._runs: dict[RunId, FakeRun] = {}
         self._terminals: dict[TerminalId, tuple[OwnerId, SessionId, FakeExec]] = {}
         self.creates = 0
+        super().__init__()
 
     async def close(self) -> None:
         """End every process."""
@@ -537,6 +542,8 @@ class FakeEngine:
             expires_at=session.expires_at,
             idle_at=math.inf,
             env_keys=tuple(sorted(spec.env)),
+            secret_env_vars=tuple(ref.env_var for ref in spec.secret_refs),
+            brokered=spec.brokered,
             background_runs=sum(run.view.session_id == session_id for run in self._runs.values()),
             allowed_hosts=spec.allowed_hosts,
             parent=session.parent,
@@ -591,10 +598,11 @@ class FakeEngine:
     async def _start(self, session: FakeSession, command: Command, exec_id: str = "") -> FakeExec:
         relative = command.cwd.removeprefix("/workspace").lstrip("/")
         argv = self._argv(session, command)
+        secrets = self.secret_env(session.owner, session.spec.secret_refs)
         process = await asyncio.create_subprocess_exec(
             *argv,
             cwd=session.directory / relative,
-            env={"PATH": os.defpath + ":/usr/local/bin", **session.spec.env, **command.env},
+            env={"PATH": os.defpath + ":/usr/local/bin", **session.spec.env, **secrets, **command.env},
             stdin=asyncio.subprocess.PIPE if command.stdin else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -89,6 +89,13 @@ BY_COMMAND = {
   k8e sandbox list $SID
   k8e sandbox list $SID --since $(date -d '-1 hour' +%s)
 """,
+    "secret": """examples:
+  k8e secret set github:token < token.txt         # or typed at a hidden prompt; never an argument
+  k8e secret list
+  k8e sandbox create --secret GH_TOKEN=github:token
+  k8e sandbox create --broker GH_TOKEN=github:token@api.github.com
+  k8e secret delete github:token
+""",
     "server": SERVER,
     "doctor": """examples:
   k8e doctor

@@ -112,6 +112,14 @@ def fill_create(create: Parser) -> None:
     create.add_argument("--tenant", default="", help="a name whose /workspace outlives the session")
     create.add_argument("--session-id", default="", help="an id of your own choice")
     create.add_argument("--env", action="append", default=[], metavar="K=V", help="a variable for every command")
+    create.add_argument("--secret", action="append", default=[], metavar="ENV=NAME:KEY", help="a secret as a variable")
+    create.add_argument(
+        "--broker",
+        action="append",
+        default=[],
+        metavar="ENV=NAME:KEY@HOST[/HEADER]",
+        help="a secret that stays outside: its placeholder is swapped on the way to that host",
+    )
     create.add_argument("--image", default="", help="host (default), a root directory, or an OCI layout")
     create.add_argument("--cpus", type=float, help="CPUs (default 1)")
     create.add_argument("--memory-mib", type=int, help="memory (default 512)")
@@ -182,6 +190,22 @@ def fill_server(server: Parser) -> None:
     fill(server)
 
 
+def fill_secret(secret: Parser) -> None:
+    secret.is_json = True
+    actions = secret.add_subparsers(metavar="set|list|delete", required=True, parser_class=Parser)
+    keep = actions.add_parser("set", help="keep a value: standard input, or asked for", is_json=True)
+    keep.add_argument("name", metavar="NAME[:KEY]")
+    keep.add_argument("--from-file", metavar="FILE", help="the file's exact bytes")
+    keep.set_defaults(handler="secrets:set_secret", has_ok=True)
+    listing = actions.add_parser("list", help="list names and keys; values are never shown", is_json=True)
+    listing.set_defaults(handler="secrets:list_secrets")
+    delete = actions.add_parser("delete", help="forget one key, or all of a secret", is_json=True)
+    delete.add_argument("name", metavar="NAME[:KEY]")
+    delete.set_defaults(handler="secrets:delete_secret", has_ok=True)
+    for action in (keep, listing, delete):
+        action.add_argument("--endpoint", help="host:port of the server (default: this machine's)")
+
+
 def fill_doctor(doctor: Parser) -> None:
     doctor.add_argument("--json", action="store_true", help="one JSON line instead of text")
     doctor.add_argument("--fix", action="store_true", help="set up what is missing")
@@ -211,6 +235,7 @@ SANDBOX: Mapping[str, tuple[str, Fill]] = {
 }
 
 TOP: Mapping[str, tuple[str, Fill]] = {
+    "secret": ("keep values for sessions on the server: set, list, delete", fill_secret),
     "server": ("run, look at or stop the server", fill_server),
     "doctor": ("check every mechanism for real and say how to mend it", fill_doctor),
     "setup": ("install what is missing now instead of at first use", fill_setup),

@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from k8e.cli.output import SERVER, print_json
+from k8e.cli.secrets import brokered, reference
 from k8e.cli.sharing import forget, shared
 from k8e.client.errors import InvalidRequest, NotFound, SandboxError, Unsupported
 
@@ -35,6 +36,8 @@ async def create_session(args: argparse.Namespace, client: AsyncSandboxClient) -
         env=dict(pair(text) for text in args.env),
         image=args.image,
         limits=limits(args),
+        secret_refs=[reference(text) for text in args.secret],
+        brokered_secrets=[brokered(text) for text in args.broker],
     )
     print_json({"session_id": session_id, "pod_ip": "", "entries_materialized": 0})
     return 0
@@ -63,7 +66,7 @@ def limits(args: argparse.Namespace) -> Limits:
 
 def shown(session: SessionInfo) -> dict[str, object]:
     values = dataclasses.asdict(session)
-    return {"session_id": values.pop("session_id"), "pod_ip": "", "secret_env_vars": [], **values}
+    return {"session_id": values.pop("session_id"), "pod_ip": "", **values}
 
 
 async def get_session(args: argparse.Namespace, client: AsyncSandboxClient) -> int:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from k8e.client.sync import SandboxClient, sandbox_session
     from k8e.client.values import (
+        BrokeredSecret,
         Chunk,
         ExecResult,
         Exit,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
         ProcessInfo,
         RunInfo,
         RuntimeInfo,
+        SecretInfo,
+        SecretRef,
         ServerInfo,
         SessionInfo,
         WorkspaceInfo,
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncSandboxClient",
+    "BrokeredSecret",
     "Chunk",
     "Conflict",
     "DeadlineExceeded",
@@ -60,6 +64,8 @@ __all__ = [
     "SandboxClient",
     "SandboxError",
     "SandboxLost",
+    "SecretInfo",
+    "SecretRef",
     "ServerFailed",
     "ServerInfo",
     "SessionInfo",

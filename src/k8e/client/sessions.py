@@ -6,8 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 
 from k8e._proto import sandbox_pb2 as pb
+from k8e.client.secrets import add_references
 from k8e.client.transport import QUICK_S, Transport
-from k8e.client.values import Limits, ProcessInfo, RuntimeInfo, ServerInfo, SessionInfo, WorkspaceInfo
+from k8e.client.values import (
+    BrokeredSecret,
+    Limits,
+    ProcessInfo,
+    RuntimeInfo,
+    SecretRef,
+    ServerInfo,
+    SessionInfo,
+    WorkspaceInfo,
+)
 
 __all__ = ["SessionCalls"]
 
@@ -27,6 +37,8 @@ class SessionCalls(Transport):
         image: str = "",
         user: str = "",
         limits: Limits | None = None,
+        secret_refs: Sequence[SecretRef] = (),
+        brokered_secrets: Sequence[BrokeredSecret] = (),
     ) -> str:
         """Create a session and return its id."""
         request = pb.CreateSessionRequest(
@@ -40,6 +52,7 @@ class SessionCalls(Transport):
         )
         if limits is not None:
             request.limits.CopyFrom(limits_message(limits))
+        add_references(request, secret_refs, brokered_secrets)
         return (await self._call(self._stub.CreateSession, request, timeout_s=CREATE_S)).session_id
 
     async def destroy_session(self, session_id: str) -> None:
@@ -133,4 +146,11 @@ def session_info(message: pb.GetSessionResponse) -> SessionInfo:
         parent_session_id=message.parent_session_id,
         child_session_ids=tuple(message.child_session_ids),
         limits=Limits(**{field.name: value for field, value in message.limits.ListFields()}),
+        secret_env_vars=tuple(message.secret_env_vars),
+        brokered_secrets=tuple(
+            BrokeredSecret(
+                env_var=each.env_var, secret_name=each.secret_name, key=each.key, host=each.host, header=each.header
+            )
+            for each in message.brokered_secrets
+        ),
     )

@@ -181,6 +181,10 @@ class SandboxClient:
     terminal_resize = Blocking(AsyncSandboxClient.terminal_resize)
     terminal_destroy = Blocking(AsyncSandboxClient.terminal_destroy)
 
+    set_secret = Blocking(AsyncSandboxClient.set_secret)
+    secrets = Blocking(AsyncSandboxClient.secrets)
+    delete_secret = Blocking(AsyncSandboxClient.delete_secret)
+
 
 @contextmanager
 def sandbox_session(

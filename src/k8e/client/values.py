@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 __all__ = [
+    "BrokeredSecret",
     "Chunk",
     "ExecResult",
     "Exit",
@@ -14,6 +15,8 @@ __all__ = [
     "ProcessInfo",
     "RunInfo",
     "RuntimeInfo",
+    "SecretInfo",
+    "SecretRef",
     "ServerInfo",
     "SessionInfo",
     "WorkspaceInfo",
@@ -100,6 +103,39 @@ class Limits:
     command_timeout_s: float | None = None
     ttl_s: float | None = None
     idle_timeout_s: float | None = None
+    connections: int | None = None
+    """To the network at once."""
+    network_bytes_per_s: int | None = None
+    """To and from the network together; 0 is no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretInfo:
+    """A secret's name and keys; `updated_at` is unix seconds."""
+
+    name: str
+    keys: tuple[str, ...]
+    updated_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRef:
+    """A secret as an environment variable of every command."""
+
+    env_var: str
+    secret_name: str
+    key: str = "value"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokeredSecret:
+    """A secret that stays outside: commands get a placeholder, which is swapped in one header on its way to one host."""
+
+    env_var: str
+    secret_name: str
+    host: str
+    key: str = "value"
+    header: str = "authorization"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +157,8 @@ class SessionInfo:
     parent_session_id: str
     child_session_ids: tuple[str, ...]
     limits: Limits
+    secret_env_vars: tuple[str, ...] = ()
+    brokered_secrets: tuple[BrokeredSecret, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

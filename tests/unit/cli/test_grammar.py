@@ -17,6 +17,9 @@ COMMANDS = [["sandbox", name] for name in SANDBOX] + [[name] for name in TOP]
 ACTIONS = [
     ["sandbox", "workspaces", "list"],
     ["sandbox", "workspaces", "delete", "t"],
+    ["secret", "set", "x"],
+    ["secret", "list"],
+    ["secret", "delete", "x"],
     ["server", "status"],
     ["server", "stop"],
 ]
@@ -34,7 +37,7 @@ def test_help_has_examples_at_every_level(words: list[str], capsys: pytest.Captu
 @pytest.mark.parametrize("words", [*COMMANDS, *ACTIONS], ids=" ".join)
 def test_every_command_leads_to_a_function(words: list[str]) -> None:
     plain = ARGUMENTS.get(words[-1], ["x"] if words[0] == "sandbox" and len(words) == 2 else [])
-    if words == ["sandbox", "workspaces"]:
+    if words in (["sandbox", "workspaces"], ["secret"]):
         plain = ["list"]
     typed = [*words, *plain]
     args = full_parser(typed).parse_args(typed)

@@ -113,7 +113,7 @@ async def test_the_health_probe_is_answered_with_not_found(stub: SandboxStub) ->
         ("CreateSession", pb.CreateSessionRequest(allowed_hosts=["a b"]), "allowed_hosts"),
         ("CreateSession", pb.CreateSessionRequest(limits=pb.SessionLimits(cpus=float("nan"))), "limits.cpus"),
         ("CreateSession", pb.CreateSessionRequest(limits=pb.SessionLimits(ttl_s=-1)), "limits.ttl_s"),
-        ("CreateSession", pb.CreateSessionRequest(secret_refs=[pb.SecretRef()]), "secret_refs"),
+        ("CreateSession", pb.CreateSessionRequest(secret_refs=[pb.SecretRef()]), "secret_refs.secret_name"),
         ("WriteFile", pb.WriteFileRequest(session_id="s"), "path"),
         ("WriteFile", pb.WriteFileRequest(session_id="s", path="x" * 4097), "path"),
         ("WriteFile", pb.WriteFileRequest(session_id="s", path="x", mode="rw"), "mode"),

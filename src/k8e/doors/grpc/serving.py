@@ -27,6 +27,7 @@ from k8e.doors.grpc.execs import ExecRpcs
 from k8e.doors.grpc.fields import MESSAGE_BYTES
 from k8e.doors.grpc.files import FileRpcs
 from k8e.doors.grpc.runs import RunRpcs
+from k8e.doors.grpc.secrets import SecretRpcs
 from k8e.doors.grpc.sessions import SessionRpcs
 from k8e.doors.grpc.terminals import TerminalRpcs
 from k8e.errors import Denied, HostUnsupported, K8eError, SandboxFailed
@@ -91,6 +92,7 @@ class Door:
             RunRpcs(engine),
             FileRpcs(engine),
             TerminalRpcs(engine),
+            SecretRpcs(engine),
             ServerRpcs(engine, facts),
         )
 

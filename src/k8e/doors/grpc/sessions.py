@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine, SessionView
-from k8e.doors.grpc import fields
+from k8e.doors.grpc import fields, secrets
 from k8e.doors.grpc.call import Call
-from k8e.errors import InvalidSpec, NotFound
+from k8e.errors import NotFound
 from k8e.model import Limits, SessionSpec
 
 __all__ = ["SessionRpcs", "session_message", "session_spec"]
@@ -103,8 +103,6 @@ class SessionRpcs:
 
 def session_spec(request: pb.CreateSessionRequest, defaults: SessionSpec) -> SessionSpec:
     """What the request asks for, over the server's defaults."""
-    if request.secret_refs:
-        raise InvalidSpec("secrets are not served yet", field="secret_refs")
     return dataclasses.replace(
         defaults,
         session_id=fields.word(request.session_id, "session_id", required=False),
@@ -113,6 +111,8 @@ def session_spec(request: pb.CreateSessionRequest, defaults: SessionSpec) -> Ses
         image=fields.clean(request.image, "image", limit=fields.PATH_BYTES) or defaults.image,
         limits=limits_over(request.limits, defaults.limits),
         env=fields.environment(request.env),
+        secret_refs=secrets.secret_refs(request.secret_refs),
+        brokered=secrets.brokered(request.brokered_secrets),
         allowed_hosts=fields.hosts(request.allowed_hosts) or defaults.allowed_hosts,
         user=fields.word(request.user, "user", required=False) or defaults.user,
     )
@@ -135,6 +135,8 @@ def session_message(view: SessionView) -> pb.GetSessionResponse:
         tenant_id=view.tenant,
         expires_at=unix(view.expires_at),
         env_keys=[shown(key) for key in view.env_keys],
+        secret_env_vars=view.secret_env_vars,
+        brokered_secrets=secrets.brokered_messages(view.brokered),
         background_runs=view.background_runs,
         allowed_hosts=view.allowed_hosts,
         image=shown(view.image),
