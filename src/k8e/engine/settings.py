@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from k8e.model import Limits, Template
+from k8e.model import HostRule, Limits, NetRule, Template
 
-__all__ = ["EngineSettings", "PoolSettings", "Quotas"]
+__all__ = ["EgressSettings", "EngineSettings", "PoolSettings", "Quotas"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +36,28 @@ class Quotas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EgressSettings:
+    rules: tuple[HostRule | NetRule, ...] = (
+        HostRule(name="github.com"),
+        HostRule(name="raw.githubusercontent.com"),
+    )
+    """The list of sessions that bring none: code hosts here, package registries as the entry point found them."""
+    allow_open: bool = False
+    """Whether a caller may ask for the whole internet."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """For every command: where packages come from and whom to trust, as the operator's own tools have it."""
+    ca_bundle: bytes | None = None
+    """What `env` points to, for whoever must put more certificates beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     data_dir: Path
     default: Template = field(default_factory=Template)
     limits: Limits = field(default_factory=Limits)
     pool: PoolSettings = field(default_factory=PoolSettings)
     quotas: Quotas = field(default_factory=Quotas)
+    egress: EgressSettings = field(default_factory=EgressSettings)
     reap_every_s: float = 1.0
     """How often expired and idle sessions are looked for; the most that a session can outstay its time."""
     event_days: float = 30.0
