@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from k8e.engine.substrate import Substrate
 from k8e.engine.tasks import Tasks
 from k8e.errors import SandboxFailed, SandboxLost
-from k8e.model import Claim, Death, SandboxId, Template
+from k8e.model import Claim, Death, EgressPolicy, SandboxId, Template
 from k8e.wire.aio import Link, LinkLost, ProtocolError, RemoteError
 
 __all__ = ["Box"]
@@ -65,6 +66,12 @@ class Box:
         if claim != self.claim:
             await self._substrate.configure(self.id, claim, await self.link())
             self.claim = claim
+
+    async def set_egress(self, policy: EgressPolicy) -> None:
+        """Change what it may reach; in force on return. Raises: SandboxFailed."""
+        await self._substrate.set_egress(self.id, policy)
+        if self.claim is not None:
+            self.claim = replace(self.claim, egress=policy)
 
     async def link(self) -> Link:
         """A working link. Raises: SandboxLost, SandboxFailed."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import functools
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from k8e.engine.capture import Capture
+from k8e.engine.egress import Egress
 from k8e.engine.events import EventLog
 from k8e.engine.execs import STDERR, STDOUT, ExecStream, exec_args, remote_failure
 from k8e.engine.ids import check_client_id, new_id
@@ -17,16 +19,19 @@ from k8e.engine.session import Session, Use
 from k8e.engine.sessions import Sessions
 from k8e.engine.tasks import Tasks
 from k8e.errors import Exhausted, SandboxFailed
-from k8e.model import Command, ExecResult, Outcome, Reason
+from k8e.model import Command, Denial, ExecResult, Outcome, Reason, SandboxId
 from k8e.wire.aio import LinkLost, RemoteError
 
 __all__ = ["Commands", "ask"]
 
 
 class Commands:
-    def __init__(self, sessions: Sessions, secrets: Secrets, events: EventLog, tasks: Tasks, *, at_once: int) -> None:
+    def __init__(
+        self, sessions: Sessions, secrets: Secrets, egress: Egress, events: EventLog, tasks: Tasks, *, at_once: int
+    ) -> None:
         self._sessions = sessions
         self._secrets = secrets
+        self._egress = egress
         self._events = events
         self._tasks = tasks
         self._at_once = at_once
@@ -51,12 +56,13 @@ class Commands:
             self._tasks,
             timeout_s=timeout_s,
             ended=Use(session),
+            denials=self._denials(box.id),
             keep_in_sandbox_bytes=keep_in_sandbox_bytes,
         )
         stream.recorder = Recorder(
             session, self._sessions.transcript(session), self._events, command, hidden=tuple(hidden.values())
         )
-        env = {**session.spec.env, **hidden}
+        env = {**self._sessions.settings.egress.env, **session.spec.env, **hidden}
         args = exec_args(exec_id, command, env=env, user=session.spec.user, timeout_s=timeout_s)
         try:
             await stream.start(args)
@@ -77,8 +83,14 @@ class Commands:
         self, session: Session, exec_id: str, offsets: Mapping[int, int], *, keep_in_sandbox_bytes: int = 0
     ) -> ExecStream:
         """Go on with a command that already runs. Raises: NotFound."""
+        box = session.live_box()
         stream = ExecStream(
-            session.live_box(), exec_id, self._tasks, ended=Use(session), keep_in_sandbox_bytes=keep_in_sandbox_bytes
+            box,
+            exec_id,
+            self._tasks,
+            ended=Use(session),
+            denials=self._denials(box.id),
+            keep_in_sandbox_bytes=keep_in_sandbox_bytes,
         )
         try:
             await stream.attach(offsets)
@@ -96,13 +108,17 @@ class Commands:
         try:
             async for item in stream:
                 if isinstance(item, Outcome):
-                    return _result(captures, item)
+                    return _result(captures, item, stream.denied)
                 captures[item.channel].add(item.payload)
         finally:
             if feeding is not None:
                 feeding.cancel()
             await stream.close()
         raise SandboxFailed("run the command", "it ended without an outcome")
+
+    def _denials(self, sandbox: SandboxId) -> Callable[[], Awaitable[tuple[Denial, ...]]]:
+        """Whatever the sandbox is denied from now on."""
+        return functools.partial(self._egress.denials_since, sandbox, self._egress.mark(sandbox))
 
 
 async def ask(session: Session, op: str, args: Mapping[str, object], *, kind: str, name: str) -> dict[str, Any]:
@@ -115,7 +131,7 @@ async def ask(session: Session, op: str, args: Mapping[str, object], *, kind: st
         raise SandboxFailed("reach the sandbox's agent", error) from error
 
 
-def _result(captures: Mapping[int, Capture], outcome: Outcome) -> ExecResult:
+def _result(captures: Mapping[int, Capture], outcome: Outcome, denied: tuple[Denial, ...]) -> ExecResult:
     stderr = captures[STDERR].value()
     if outcome.reason is not Reason.NONE and outcome.detail and not stderr:
         stderr = f"k8e: {outcome.detail}\n".encode()
@@ -124,6 +140,7 @@ def _result(captures: Mapping[int, Capture], outcome: Outcome) -> ExecResult:
         stderr=stderr,
         outcome=outcome,
         truncated=any(capture.is_truncated for capture in captures.values()),
+        egress_denied=denied,
     )
 
 

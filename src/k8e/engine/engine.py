@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from k8e.engine import lists
 from k8e.engine.commands import Commands, ask
+from k8e.engine.egress import Egress, EgressCounts
 from k8e.engine.events import EventLog
 from k8e.engine.execs import ExecStream, Output
 from k8e.engine.files import FileChange, Files
@@ -30,12 +33,13 @@ from k8e.engine.tasks import Tasks
 from k8e.engine.terminals import Terminals, TerminalView
 from k8e.engine.transcript import TranscriptPage
 from k8e.engine.workspaces import Workspaces, WorkspaceView
-from k8e.errors import Conflict, K8eError, SandboxFailed
+from k8e.errors import Conflict, K8eError, NotFound, SandboxFailed
 from k8e.lifecycle import Phase
 from k8e.model import (
     Argv,
     Availability,
     Command,
+    Decision,
     ExecResult,
     FileEntry,
     Outcome,
@@ -59,6 +63,7 @@ class EngineStatus:
     runtimes: Mapping[Runtime, Availability]
     pool: Mapping[Template, ShelfStatus]
     sessions: int
+    egress: EgressCounts = field(default_factory=EgressCounts)
 
 
 class Engine:
@@ -76,10 +81,13 @@ class Engine:
         self._events = EventLog(settings.data_dir / "events.sqlite", keep_days=settings.event_days)
         self._workspaces = Workspaces(self._store, substrate)
         self._secrets = Secrets(settings.data_dir / "secrets.sqlite", sealer)
+        self._egress = Egress(self._events)
         self._sessions = Sessions(
-            settings, self._store, self._events, substrate, self._workspaces, self._secrets, tasks
+            settings, self._store, self._events, substrate, self._workspaces, self._secrets, self._egress, tasks
         )
-        self._commands = Commands(self._sessions, self._secrets, self._events, tasks, at_once=quotas.execs_per_session)
+        self._commands = Commands(
+            self._sessions, self._secrets, self._egress, self._events, tasks, at_once=quotas.execs_per_session
+        )
         self._runs = Runs(self._store, self._sessions, self._commands, tasks, per_session=quotas.runs_per_session)
         self._terminals = Terminals(self._store, self._commands, tasks, per_session=quotas.terminals_per_session)
         self._runtimes: Mapping[Runtime, Availability] = {}
@@ -136,6 +144,30 @@ class Engine:
         session = self._sessions.find(owner, session_id)
         await self._sessions.extend(session, ttl_s=ttl_s, idle_timeout_s=idle_timeout_s)
         return session.view()
+
+    async def update_hosts(
+        self,
+        owner: OwnerId,
+        session_id: str,
+        *,
+        hosts: Sequence[str] = (),
+        add: Sequence[str] = (),
+        remove: Sequence[str] = (),
+    ) -> SessionView:
+        """Change the list, in force on return: add and remove entries, or without either give the whole of it."""
+        session = self._sessions.find(owner, session_id)
+        change = functools.partial(lists.changed, hosts=hosts, add=add, remove=remove)
+        await self._sessions.respecify(session, change)
+        return session.view()
+
+    def egress(
+        self, owner: OwnerId, session_id: str, *, limit: int = 0, follow: bool = False
+    ) -> AsyncIterator[Decision]:
+        """What the session asked of the network, oldest first; then on, until it ends."""
+        box = self._sessions.find(owner, session_id).box
+        if box is None:
+            raise NotFound("session", session_id)
+        return self._egress.follow(box.id, limit=limit, onwards=follow)
 
     async def run_subagent(self, owner: OwnerId, parent_id: str) -> SessionView:
         return (await self._sessions.create_child(owner, parent_id)).view()
@@ -308,12 +340,18 @@ class Engine:
         return deleted
 
     def status(self) -> EngineStatus:
-        return EngineStatus(runtimes=self._runtimes, pool=self._sessions.pool.status(), sessions=len(self._sessions))
+        return EngineStatus(
+            runtimes=self._runtimes,
+            pool=self._sessions.pool.status(),
+            sessions=len(self._sessions),
+            egress=self._egress.counts(),
+        )
 
     # The engine's own life
 
     async def _begin(self) -> None:
         self._runtimes = await self._substrate.runtimes()
+        self._tasks.start(self._egress.listen(self._substrate.decisions()), name="egress decisions")
         await recover(self._store, self._substrate, self._sessions, self._runs, self._terminals)
         default = self._settings.default
         if self._runtimes[default.runtime].available:
@@ -327,6 +365,7 @@ class Engine:
             await asyncio.sleep(self._settings.reap_every_s)
             self._sessions.reap(time.time())
             self._sessions.pool.tend()
+            self._egress.tend()
             if time.monotonic() - written_at > _REMEMBER_USE_EVERY_S:
                 written_at = time.monotonic()
                 await self._sessions.remember_use()

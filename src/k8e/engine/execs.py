@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from k8e.engine.boxes import Box
 from k8e.engine.tasks import Tasks
 from k8e.errors import Conflict, Exhausted, InvalidSpec, K8eError, NotFound, SandboxFailed, SandboxLost
-from k8e.model import Argv, Code, Command, Outcome, Reason, Shell, Status
+from k8e.model import Argv, Code, Command, Denial, Outcome, Reason, Shell, Status
 from k8e.wire.aio import Data, Event, LinkLost, RemoteError, Stream
 
 __all__ = ["STDERR", "STDOUT", "ExecStream", "Output", "exec_args", "outcome_of", "remote_failure"]
@@ -90,10 +90,14 @@ class ExecStream:
         *,
         timeout_s: float = 0.0,
         ended: Callable[[], None] = lambda: None,
+        denials: Callable[[], Awaitable[tuple[Denial, ...]]] | None = None,
         keep_in_sandbox_bytes: int = 0,
     ) -> None:
         self.exec_id = exec_id
         self.pid = 0
+        self.denied: tuple[Denial, ...] = ()
+        """What its session could not reach meanwhile; known with the outcome."""
+        self._denials = denials
         self._box = box
         self._tasks = tasks
         self._ended = ended
@@ -143,12 +147,12 @@ class ExecStream:
 
     async def next(self) -> Item:
         """The next piece of output, or the outcome. Raises: SandboxFailed, NotFound."""
-        if self._held_back:
-            return self._held_back.popleft()
-        while True:
+        item = self._held_back.popleft() if self._held_back else None
+        while item is None:
             item = await self._take()
-            if item is not None:
-                return item
+        if isinstance(item, Outcome) and self._denials is not None:
+            self.denied = await self._denials()
+        return item
 
     async def _take(self, *, until_started: bool = False) -> Item | None:
         self._acknowledge()

@@ -16,7 +16,7 @@ from k8e.engine.substrate import Substrate
 from k8e.engine.terminals import Terminals
 from k8e.errors import K8eError
 from k8e.lifecycle import Phase
-from k8e.model import Claim, OwnerId, Runtime, SandboxId, SessionId, Template, WorkspaceId
+from k8e.model import OwnerId, Runtime, SandboxId, SessionId, Template, WorkspaceId
 
 __all__ = ["recover"]
 
@@ -94,8 +94,10 @@ async def _take_back(
     )
     sessions.adopt(session)
     if not lost and session.box is not None:
-        session.box.claim = Claim(cpus=spec.limits.cpus, processes=spec.limits.processes, workspace=session.workspace)
+        session.box.claim = sessions.claim(session)
         with contextlib.suppress(K8eError):
+            # What may be reached is said again: whoever enforces it may have heard less than we have written down.
+            await session.box.set_egress(session.box.claim.egress)
             await session.box.connect()
             return session
     if session.phase is not Phase.FAILED:
@@ -105,12 +107,13 @@ async def _take_back(
 
 async def _restock(sessions: Sessions, sandbox: SandboxId, template: Template) -> None:
     box = sessions.new_box(sandbox, template)
+    box.claim = default_claim(sessions.settings)
     try:
+        await box.set_egress(box.claim.egress)
         await box.connect()
     except K8eError:
         await box.destroy()
         return
-    box.claim = default_claim(sessions.settings)
     sessions.pool.adopt(box)
 
 

@@ -25,7 +25,7 @@ from k8e.engine.sessions import Sessions
 from k8e.engine.store import Change, Store
 from k8e.engine.tasks import Tasks
 from k8e.errors import Conflict, Exhausted, K8eError, NotFound
-from k8e.model import Command, Outcome, OwnerId, Reason, RunId, SessionId, Status
+from k8e.model import Command, Denial, Outcome, OwnerId, Reason, RunId, SessionId, Status
 
 __all__ = ["Run", "RunView", "Runs"]
 
@@ -43,6 +43,7 @@ class RunView:
     outcome: Outcome | None
     truncated: bool
     duration_ms: int
+    egress_denied: tuple[Denial, ...] = ()
 
 
 class Run:
@@ -53,6 +54,7 @@ class Run:
         self.session = session
         self.started_at = started_at
         self.outcome: Outcome | None = None
+        self.denied: tuple[Denial, ...] = ()
         self.truncated = False
         self.task: asyncio.Task[None] | None = None
         self.begun = asyncio.Event()
@@ -113,6 +115,7 @@ class Run:
             outcome=outcome,
             truncated=self.truncated or any(size > output_bytes for size in sizes),
             duration_ms=outcome.duration_ms if outcome else int((time.time() - self.started_at) * 1000),
+            egress_denied=self.denied,
         )
 
     def _size(self, channel: int) -> int:
@@ -166,7 +169,7 @@ class Runs:
         run = self._new(session, RunId(row["id"]), started_at=row["started_at"])
         run.truncated = bool(row["truncated"])
         if row["outcome"]:
-            run.outcome = outcome_from_json(row["outcome"])
+            run.outcome, run.denied = _end_from_json(row["outcome"])
             return
         try:
             stream = await self._commands.attach(session, run.id, run.offsets())
@@ -207,6 +210,7 @@ class Runs:
             run.begun.set()
             async for item in stream:
                 if isinstance(item, Outcome):
+                    run.denied = stream.denied
                     await self._finish(run, item)
                 else:
                     run.write(item)
@@ -221,16 +225,21 @@ class Runs:
         await self._store.commit(
             Change(
                 "UPDATE runs SET outcome=?, truncated=? WHERE id=?",
-                (json.dumps(asdict(outcome)), int(run.truncated), run.id),
+                (_end_to_json(outcome, run.denied), int(run.truncated), run.id),
             )
         )
         run.outcome = outcome
         run.notify()
 
 
-def outcome_from_json(text: str) -> Outcome:
+def _end_to_json(outcome: Outcome, denied: tuple[Denial, ...]) -> str:
+    return json.dumps({**asdict(outcome), "denied": [asdict(each) for each in denied]})
+
+
+def _end_from_json(text: str) -> tuple[Outcome, tuple[Denial, ...]]:
     fields: dict[str, Any] = json.loads(text)
-    return Outcome(**{**fields, "status": Status(fields["status"]), "reason": Reason(fields["reason"])})
+    denied = tuple(Denial(**each) for each in fields.pop("denied", ()))
+    return Outcome(**{**fields, "status": Status(fields["status"]), "reason": Reason(fields["reason"])}), denied
 
 
 def _lost(run: Run, detail: str) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import time
@@ -52,6 +53,7 @@ class SessionView:
     secret_env_vars: tuple[str, ...]
     brokered: tuple[Brokered, ...]
     background_runs: int
+    network: EgressMode
     allowed_hosts: tuple[str, ...]
     parent: SessionId | None
     children: tuple[SessionId, ...]
@@ -81,6 +83,8 @@ class Session:
     runs: int = 0
     terminals: int = 0
     detail: str = ""
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by whoever changes what it was promised."""
 
     def live_box(self) -> Box:
         """The sandbox to work in. Raises: SandboxLost with the reason."""
@@ -125,6 +129,13 @@ class Session:
             ),
         )
 
+    def respecified(self, spec: SessionSpec) -> Change:
+        """The change that remembers what it is promised from now on."""
+        return Change(
+            "UPDATE sessions SET spec=? WHERE owner=? AND session_id=?",
+            (spec_to_json(spec), self.owner, self.session_id),
+        )
+
     def deleted(self) -> tuple[Change, ...]:
         """The changes that forget a session and what hangs on it."""
         key = (self.owner, self.session_id)
@@ -157,6 +168,7 @@ class Session:
             secret_env_vars=tuple(sorted(ref.env_var for ref in self.spec.secret_refs)),
             brokered=self.spec.brokered,
             background_runs=self.runs,
+            network=self.spec.network,
             allowed_hosts=self.spec.allowed_hosts,
             parent=self.parent.session_id if self.parent else None,
             children=tuple(child.session_id for child in self.children),

@@ -16,7 +16,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from k8e.engine import lists
 from k8e.engine.boxes import Box
+from k8e.engine.egress import Egress
 from k8e.engine.events import EventLog
 from k8e.engine.ids import check_client_id, check_tenant, new_id
 from k8e.engine.pool import Pool
@@ -42,7 +44,9 @@ _CLAIM_TRIES: Final = 3
 
 def default_claim(settings: EngineSettings) -> Claim:
     """What warm sandboxes are given in advance, so that a plain claim has nothing left to set."""
-    return Claim(cpus=settings.limits.cpus, processes=settings.limits.processes)
+    limits = settings.limits
+    policy = lists.default_policy(limits, settings.egress)
+    return Claim(cpus=limits.cpus, processes=limits.processes, egress=policy)
 
 
 class Sessions:
@@ -54,6 +58,7 @@ class Sessions:
         substrate: Substrate,
         workspaces: Workspaces,
         secrets: Secrets,
+        egress: Egress,
         tasks: Tasks,
     ) -> None:
         self.settings = settings
@@ -62,6 +67,7 @@ class Sessions:
         self._substrate = substrate
         self._workspaces = workspaces
         self._secrets = secrets
+        self._egress = egress
         self._tasks = tasks
         self._by_key: dict[tuple[OwnerId, str], Session] = {}
         self._endings: dict[Session, asyncio.Task[None]] = {}
@@ -102,8 +108,9 @@ class Sessions:
         return self.settings.data_dir / "sessions" / sandbox
 
     async def create(self, owner: OwnerId, spec: SessionSpec) -> Session:
-        """A usable session. Raises: InvalidSpec, Conflict, Exhausted, HostUnsupported, SandboxFailed."""
+        """A usable session. Raises: InvalidSpec, Denied, Conflict, Exhausted, HostUnsupported, SandboxFailed."""
         await self._check_runtime(spec)
+        spec = lists.resolved(spec, self.settings.egress)
         if spec.tenant:
             check_tenant(spec.tenant)
         check_references(spec)
@@ -128,6 +135,33 @@ class Sessions:
             session.idle_timeout_s = idle_timeout_s
         session.last_used = now
         await self._store.commit(session.timed())
+
+    async def respecify(self, session: Session, change: Callable[[SessionSpec], SessionSpec]) -> None:
+        """Change what a session may reach: written down, then in force. Raises: what `change` raises, SandboxFailed."""
+        name = f"respecify {session.session_id}"
+        outcome = await asyncio.shield(self._tasks.start(_outcome_of(self._respecify(session, change)), name=name))
+        if not isinstance(outcome, Session):
+            raise outcome or SandboxFailed(name, "see the server's log")
+
+    async def _respecify(self, session: Session, change: Callable[[SessionSpec], SessionSpec]) -> Session:
+        async with session.changing:
+            box, spec = session.live_box(), change(session.spec)
+            # Written down first: a host that was taken away must not come back with the next start.
+            await self._store.commit(session.respecified(spec))
+            session.spec = spec
+            await box.set_egress(self.claim(session).egress)
+        self._events.add(session.owner, session.session_id, "session.hosts_changed", allowed_hosts=spec.allowed_hosts)
+        return session
+
+    def claim(self, session: Session) -> Claim:
+        """What the session's sandbox is given."""
+        limits = session.spec.limits
+        return Claim(
+            cpus=limits.cpus,
+            processes=limits.processes,
+            workspace=session.workspace,
+            egress=lists.policy(session.spec, self.settings.egress),
+        )
 
     async def destroy(self, session: Session, *, why: str = "asked") -> None:
         """Remove the session, its children, its sandbox and everything that was only its own."""
@@ -161,7 +195,12 @@ class Sessions:
         if session.parent is not None:
             session.parent.children.append(session)
         if session.box is not None:
-            session.box.died = lambda _box, death: self._lost(session, death)
+            self._hold(session, session.box)
+
+    def _hold(self, session: Session, box: Box) -> None:
+        session.box = box
+        box.died = lambda _box, death: self._lost(session, death)
+        self._egress.hold(box.id, session.owner, session.session_id)
 
     def new_box(self, sandbox: SandboxId, template: Template) -> Box:
         return Box(sandbox, template, self._substrate, self._tasks)
@@ -249,8 +288,7 @@ class Sessions:
             return
 
     async def _take(self, session: Session, box: Box) -> None:
-        limits = session.spec.limits
-        claim = Claim(cpus=limits.cpus, processes=limits.processes, workspace=session.workspace)
+        claim = self.claim(session)
         if box.claim != claim:
             # Written down as used before it is changed in any way: a crash now must not return it to the pool.
             await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
@@ -261,8 +299,7 @@ class Sessions:
         else:
             session.enter(Phase.ACTIVE)
             await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
-        session.box = box
-        box.died = lambda _box, death: self._lost(session, death)
+        self._hold(session, box)
         if box.is_dead:
             self._lost(session, Death())
 
@@ -311,6 +348,7 @@ class Sessions:
         self.on_end(session)
         if session.box is not None:
             await session.box.destroy()
+            self._egress.drop(session.box.id)
             await asyncio.to_thread(shutil.rmtree, self._directory(session.box.id), ignore_errors=True)
             await self._store.commit(Change("DELETE FROM sandboxes WHERE id=?", (session.box.id,)), *session.deleted())
         else:
