@@ -123,7 +123,7 @@ class _Flow:
             self.can_write = False
             raise
         except OSError:
-            self._stop()
+            self.stop()
             return 0
         self.head = self.head[sent:]
         self.moved += sent
@@ -141,7 +141,7 @@ class _Flow:
                 pipes.give(self.pipe)
                 self.pipe = None
         if not self.held:
-            self._stop()
+            self.stop()
 
     def _drain(self, pipes: _Pipes) -> int:
         assert self.pipe is not None  # noqa: S101 - held bytes are in a pipe
@@ -152,7 +152,7 @@ class _Flow:
             raise
         except OSError:
             # Nobody takes these any more; what comes the other way may still be wanted.
-            self._stop()
+            self.stop()
             return 0
         self.held -= sent
         self.moved += sent
@@ -161,7 +161,7 @@ class _Flow:
             self.pipe = None
         return sent
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """No more in this direction."""
         self.is_over = True
         self.close()
@@ -296,10 +296,8 @@ class Pump:
             self.cut(pair)
             return
         self._ring.charge(lane, moved)
-        if pair.up.is_over and pair.down.is_over:
-            self._close(pair, socket.socket.close)
-        else:
-            self._queue(flow)
+        self._queue(flow)
+        self._close_if_over(pair)
 
     def _listen(self) -> None:
         for descriptor, events in self._epoll.poll(0):
@@ -315,13 +313,20 @@ class Pump:
                 reading.can_read = True
             if events & (select.EPOLLOUT | _BROKEN):
                 writing.can_write = True
+            if events & select.EPOLLHUP and not writing.is_over:
+                writing.stop()  # nobody will ever read it there, even if the other end never stops sending
             self._queue(reading)
             self._queue(writing)
+            self._close_if_over(pair)
 
     def _queue(self, flow: _Flow) -> None:
         if flow.has_work and not flow.is_queued:
             flow.is_queued = True
             self._ring.push(flow.pair.lane, flow)
+
+    def _close_if_over(self, pair: Pair) -> None:
+        if pair.up.is_over and pair.down.is_over:
+            self._close(pair, socket.socket.close)
 
     def _close(self, pair: Pair, how: Callable[[socket.socket], None]) -> None:
         if pair.is_closed:
