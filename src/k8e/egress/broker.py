@@ -1,0 +1,376 @@
+"""Speaks for a sandbox to a host that one of its secrets is for.
+
+TLS ends here with a certificate that only this sandbox trusts. Each request is read, its placeholder swapped in the
+one header that it is for, and sent on over TLS that is verified as usual; what comes back is scrubbed of the value.
+One connection outwards per connection of the sandbox, so whoever closes closes both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+
+import h11
+
+from k8e.egress.authority import Authority
+from k8e.egress.desk import Desk, Dial, Member
+from k8e.egress.http import LIMIT, Refused
+from k8e.egress.scrub import Decoder, Scrubber, UnknownEncoding
+from k8e.egress.swap import Swap
+from k8e.egress.tls import TlsStream
+from k8e.model import Decision, Grant, Verdict
+
+__all__ = ["Broker", "upstream_context"]
+
+_log = logging.getLogger(__name__)
+
+_PORT = 443
+_HANDSHAKE_S = 20.0
+_LINGER_S = 2.0
+_LINGER_BYTES = 1024 * 1024
+_BODILESS = {204, 304}
+
+
+def upstream_context(ca_bundle: bytes | None = None) -> ssl.SSLContext:
+    """How hosts are verified: by what this machine trusts, and by the operator's own bundle."""
+    context = ssl.create_default_context()
+    if ca_bundle:
+        context.load_verify_locations(cadata=ca_bundle.decode("ascii", "ignore"))
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class Broker:
+    """Called by the data plane for a connection to port 443 of a host that a grant names."""
+
+    def __init__(self, authority: Callable[[Member], Authority], upstream: ssl.SSLContext) -> None:
+        self._authority = authority
+        self._upstream = upstream
+
+    async def __call__(
+        self, client: socket.socket, first_bytes: bytes, name: str, member: Member, dial: Dial, desk: Desk
+    ) -> tuple[int, int]:
+        """Serve until either side ends; bytes sent and received. Closes what it dials, not `client`."""
+        context = self._authority(member).context(name)
+        near = TlsStream(client, context, server_side=True, first=first_bytes)
+        connection = _Connection(near, client, name, member, desk)
+        try:
+            await connection.run(dial, self._upstream)
+        except (OSError, h11.ProtocolError, TimeoutError) as error:
+            _log.debug("a brokered connection broke off", extra={"host": name, "error": type(error).__name__})
+        return near.bytes_in, near.bytes_out
+
+
+_Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
+
+
+class _Over(Exception):
+    """Nothing more will be said on this connection."""
+
+
+class _Connection:
+    def __init__(self, near: TlsStream, client: socket.socket, name: str, member: Member, desk: Desk) -> None:
+        self._near = near
+        self._far: TlsStream | None = None
+        self._name = name
+        self._member = member
+        self._desk = desk
+        self._address = _peer(client)
+        self._inside = h11.Connection(h11.SERVER, max_incomplete_event_size=LIMIT)
+        self._outside = h11.Connection(h11.CLIENT, max_incomplete_event_size=LIMIT)
+        self._swap = Swap(name, member.grants)
+        self._answered = asyncio.Event()
+        self._is_switched = False
+        self._wants_body = True
+
+    async def run(self, dial: Dial, upstream: ssl.SSLContext) -> None:
+        if not await self._greet():
+            return
+        with contextlib.suppress(_Over):
+            request = await self._first_request()
+            with contextlib.closing(await self._reach(dial)) as sock:
+                self._far = await self._trusted(sock, upstream)
+                await self._carry(request)
+        await self._near.finish()
+
+    async def _greet(self) -> bool:
+        try:
+            async with asyncio.timeout(_HANDSHAKE_S):
+                await self._near.handshake()
+        except ssl.SSLError as error:
+            self._deny(f"the program does not trust this session's certificate ({_text(error)})", protocol="tls")
+            return False
+        return True
+
+    async def _first_request(self) -> h11.Request:
+        """Before anything is dialled: a request that must not go out reaches nobody."""
+        event = await self._heard()
+        if not isinstance(event, h11.Request):
+            raise _Over
+        return await self._judged(event)
+
+    async def _reach(self, dial: Dial) -> socket.socket:
+        try:
+            return await dial()
+        except (OSError, TimeoutError) as error:
+            await self._refuse(502, f"{self._name} cannot be reached ({_text(error)})")
+            raise _Over from error
+
+    async def _trusted(self, sock: socket.socket, upstream: ssl.SSLContext) -> TlsStream:
+        far = TlsStream(sock, upstream, name=self._name)
+        try:
+            async with asyncio.timeout(_HANDSHAKE_S):
+                await far.handshake()
+        except (OSError, TimeoutError) as error:
+            reason = f"{self._name} did not prove to be itself ({_text(error)})"
+            self._deny(reason, protocol="tls")
+            await self._refuse(502, reason)
+            raise _Over from error
+        return far
+
+    async def _carry(self, request: h11.Request) -> None:
+        """Both directions until one of them is over; then neither goes on."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(_until_over(self._outwards(request)), name=f"broker to {self._name}"),
+                group.create_task(_until_over(self._inwards()), name=f"broker from {self._name}"),
+            ]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+
+    # --- from the sandbox to the host --------------------------------------------------------------------------------
+
+    async def _outwards(self, request: h11.Request) -> None:
+        while True:
+            self._wants_body = request.method != b"HEAD"
+            await self._send_out(request)
+            await self._send_body()
+            await self._answered.wait()
+            self._answered.clear()
+            if self._is_switched:
+                return await self._stream_out()
+            self._inside.start_next_cycle()
+            self._outside.start_next_cycle()
+            event = await self._heard()
+            if not isinstance(event, h11.Request):
+                raise _Over
+            request = await self._judged(event)
+
+    async def _judged(self, request: h11.Request) -> h11.Request:
+        """With the grants of this moment: a secret may have been changed or taken away since the last request."""
+        self._swap = Swap(self._name, self._grants())
+        try:
+            return self._swap.request(request)
+        except Refused as refused:
+            self._deny(refused.reason, protocol="http")
+            await self._refuse(403, refused.reason)
+            raise _Over from refused
+
+    def _grants(self) -> tuple[Grant, ...]:
+        current = self._desk.member(self._address)
+        if current is None or current.sandbox != self._member.sandbox:
+            raise _Over
+        return current.grants
+
+    async def _send_body(self) -> None:
+        watch = self._swap.elsewhere()
+        while True:
+            event = await self._heard()
+            if isinstance(event, h11.Data):
+                if watch.sees(bytes(event.data)):
+                    self._deny("a secret's placeholder, in a body for a host that it is not for", protocol="http")
+                    raise _Over
+            elif isinstance(event, h11.EndOfMessage):
+                self._check_trailers(event)
+            else:
+                raise _Over
+            await self._send_out(event)
+            if isinstance(event, h11.EndOfMessage):
+                return
+
+    def _check_trailers(self, event: h11.EndOfMessage) -> None:
+        try:
+            self._swap.trailers(list(event.headers.raw_items()))
+        except Refused as refused:
+            self._deny(refused.reason, protocol="http")
+            raise _Over from refused
+
+    async def _heard(self) -> _Event:
+        while True:
+            try:
+                event = self._inside.next_event()
+            except h11.RemoteProtocolError as error:
+                self._deny("what came is not HTTP/1.1", protocol="http")
+                await self._refuse(400, "this host is reached through HTTP/1.1 only")
+                raise _Over from error
+            if event is not h11.NEED_DATA:
+                return event
+            self._inside.receive_data(await self._near.read())
+
+    async def _send_out(self, event: h11.Event) -> None:
+        data = self._outside.send(event)
+        if not data or self._far is None:
+            return
+        try:
+            await self._far.write(data)
+        except OSError:
+            # It may have answered before it stopped listening; the other direction knows and then ends both.
+            await asyncio.get_running_loop().create_future()
+
+    async def _stream_out(self) -> None:
+        """After a switch of protocols: frames from inside are masked, there is nothing to look for."""
+        data, _ = self._inside.trailing_data
+        data = data or await self._near.read()
+        while data and self._far is not None:
+            await self._far.write(data)
+            data = await self._near.read()
+        raise _Over
+
+    # --- from the host to the sandbox --------------------------------------------------------------------------------
+
+    async def _inwards(self) -> None:
+        while not self._is_switched:
+            event = await self._told()
+            if isinstance(event, h11.InformationalResponse):
+                await self._inform(event)
+            elif isinstance(event, h11.Response):
+                await self._answer(event)
+            else:
+                raise _Over
+        await self._stream_in()
+
+    async def _inform(self, event: h11.InformationalResponse) -> None:
+        headers = self._swap.scrubbed(list(event.headers.raw_items()))
+        await self._send_in(
+            h11.InformationalResponse(status_code=event.status_code, headers=headers, reason=event.reason)
+        )
+        if event.status_code == 101:
+            self._is_switched = True
+            self._answered.set()
+
+    async def _answer(self, response: h11.Response) -> None:
+        has_body = self._wants_body and response.status_code not in _BODILESS
+        try:
+            answer = self._swap.response(response, has_body=has_body)
+        except UnknownEncoding as error:
+            reason = f"{self._name} answered in an encoding that cannot be looked into ({error})"
+            self._deny(reason, protocol="http")
+            await self._refuse(502, reason, hear_out=False)
+            raise _Over from error
+        await self._send_in(answer.head)
+        async for piece in self._body(answer.decoder):
+            await self._send_in(h11.Data(data=piece))
+        await self._send_in(h11.EndOfMessage())
+        if self._inside.our_state is h11.MUST_CLOSE or self._outside.their_state is not h11.DONE:
+            raise _Over
+        self._answered.set()
+
+    async def _body(self, decoder: Decoder | None) -> AsyncIterator[bytes]:
+        scrubber = self._swap.scrubber()
+        while True:
+            event = await self._told()
+            if not isinstance(event, h11.Data):
+                break
+            for piece in decoder.feed(bytes(event.data)) if decoder else (bytes(event.data),):
+                if clean := scrubber.feed(piece):
+                    yield clean
+        if decoder is not None and not decoder.is_complete():
+            raise _Over  # cut off: the sandbox must not take it for the whole
+        if rest := scrubber.end():
+            yield rest
+
+    async def _told(self) -> _Event:
+        while True:
+            event = self._outside.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            data = await self._far.read() if self._far is not None else b""
+            if not data and self._outside.their_state in (h11.IDLE, h11.DONE):
+                raise _Over
+            self._outside.receive_data(data)
+
+    async def _send_in(self, event: h11.Event) -> None:
+        data = self._inside.send(event)
+        if data:
+            await self._near.write(data)
+
+    async def _stream_in(self) -> None:
+        """A server's frames are plain, and a stand-in has the value's length, so they stay frames."""
+        scrubber: Scrubber = self._swap.scrubber()
+        data, _ = self._outside.trailing_data
+        while self._far is not None:
+            if data and (clean := scrubber.feed(data)):
+                await self._near.write(clean)
+            data = await self._far.read()
+            if not data:
+                break
+        if rest := scrubber.end():
+            await self._near.write(rest)
+        raise _Over
+
+    # --- refusals ----------------------------------------------------------------------------------------------------
+
+    def _deny(self, reason: str, *, protocol: str) -> None:
+        self._desk.tell(
+            Decision(
+                at=time.time(),
+                sandbox=self._member.sandbox,
+                verdict=Verdict.DENIED,
+                protocol=protocol,
+                name=self._name,
+                port=_PORT,
+                reason=reason,
+            )
+        )
+
+    async def _refuse(self, status: int, reason: str, *, hear_out: bool = True) -> None:
+        """Say why, as far as a response can still be begun; hear the other side out where nobody else is reading."""
+        if self._inside.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        text = f"k8e: {reason}\n".encode()
+        headers = [
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("Content-Length", str(len(text))),
+            ("Connection", "close"),
+        ]
+        with contextlib.suppress(OSError, h11.LocalProtocolError):
+            await self._send_in(h11.Response(status_code=status, headers=headers))
+            await self._send_in(h11.Data(data=text))
+            await self._send_in(h11.EndOfMessage())
+            await self._near.finish()
+            if hear_out:
+                await self._hear_out()
+
+    async def _hear_out(self) -> None:
+        """A close with unread bytes would be a reset, which destroys what we have just said."""
+        heard = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                while heard < _LINGER_BYTES and (data := await self._near.read()):
+                    heard += len(data)
+
+
+async def _until_over(direction: Coroutine[None, None, None]) -> None:
+    """One direction's end as a value: an exception would be the group's."""
+    with contextlib.suppress(_Over, OSError, h11.ProtocolError, UnknownEncoding):
+        await direction
+
+
+def _peer(sock: socket.socket) -> str:
+    with contextlib.suppress(OSError):
+        return str(sock.getpeername()[0])
+    return ""
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "TLS failed").lower().replace("_", " ")
+    return str(error) or type(error).__name__

@@ -1,0 +1,190 @@
+"""Values out of streams: every occurrence is replaced by text of the same length, however the stream is cut.
+
+The same length, so that Content-Length, ranges and the frames of a WebSocket stay true. Bytes are held back only while
+they may be the beginning of a value, so what is live stays live. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import urllib.parse
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Protocol
+
+import brotli  # type: ignore[import-untyped]  # the library ships no types
+
+__all__ = ["Decoder", "Scrubber", "UnknownEncoding", "Watch", "decoder", "disguises", "stand_in"]
+
+_FILL: Final = b"*"
+_PIECE_BYTES: Final = 256 * 1024
+# The most that one step of decompression may yield: a bomb then costs time, which is its sender's, not our memory.
+
+
+class UnknownEncoding(ValueError):
+    """A body in an encoding that we cannot look into."""
+
+
+def disguises(value: bytes, mask: bytes) -> dict[bytes, bytes]:
+    """The value as servers echo it (plain, in JSON, in a URL, within base64), each with a stand-in of its length."""
+    forms = {value, urllib.parse.quote(value, safe="").encode(), urllib.parse.quote_plus(value).encode()}
+    forms.add(json.dumps(value.decode("utf-8", "surrogateescape"))[1:-1].encode())
+    forms |= {core for offset in range(3) for core in _base64_cores(value, offset)}
+    return {form: stand_in(mask, len(form)) for form in forms}
+
+
+def _base64_cores(value: bytes, offset: int) -> Iterator[bytes]:
+    """The characters that stand for the value and nothing beside it, `offset` bytes into a group of three.
+
+    Whatever is encoded together with it, such as the user before a password, these characters are the same.
+    """
+    whole = base64.b64encode(bytes(offset) + value).rstrip(b"=")
+    last = len(whole) - (1 if (offset + len(value)) % 3 else 0)
+    core = whole[(0, 2, 3)[offset] : last]
+    yield core
+    yield core.translate(bytes.maketrans(b"+/", b"-_"))
+
+
+def stand_in(mask: bytes, length: int) -> bytes:
+    """The mask, cut or filled up to a length."""
+    return mask[:length].ljust(length, _FILL)
+
+
+class Scrubber:
+    """Replaces in one stream. Feed pieces, then `end`; what comes out has the length of what went in."""
+
+    def __init__(self, replacements: Mapping[bytes, bytes]) -> None:
+        # Longest first: where two values begin alike the longer one must win.
+        self._values = sorted((value for value in replacements if value), key=len, reverse=True)
+        self._replacements = dict(replacements)
+        self._pattern = re.compile(b"|".join(map(re.escape, self._values)) or rb"(?!)")
+        self._longest = max(map(len, self._values), default=0)
+        self._start = re.compile(
+            b"[" + b"".join(re.escape(value[:1]) for value in self._values) + b"]" if self._values else rb"(?!)"
+        )
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        data = self._held + data
+        done: list[bytes] = []
+        at = 0
+        hold = self._hold_from(data, at)
+        for found in self._pattern.finditer(data):
+            if found.start() >= hold:
+                break
+            done += (data[at : found.start()], self._replacements[found[0]])
+            at = found.end()
+            if at > hold:
+                hold = self._hold_from(data, at)
+        done.append(data[at:hold])
+        self._held = data[hold:]
+        return b"".join(done)
+
+    def end(self) -> bytes:
+        """What was held back; it turned out to be no value, unless a shorter one is in it."""
+        held, self._held = self._held, b""
+        return self._pattern.sub(lambda found: self._replacements[found[0]], held)
+
+    def whole(self, data: bytes) -> bytes:
+        """A text that is complete, such as a header."""
+        return self._pattern.sub(lambda found: self._replacements[found[0]], data)
+
+    def _hold_from(self, data: bytes, at: int) -> int:
+        """Where the tail begins that may be the beginning of a value."""
+        for found in self._start.finditer(data, max(at, len(data) - self._longest + 1)):
+            tail = data[found.start() :]
+            if any(len(tail) < len(value) and value.startswith(tail) for value in self._values):
+                return found.start()
+        return len(data)
+
+
+class Watch:
+    """Looks for words in a stream that is passed on as it is."""
+
+    def __init__(self, words: Iterable[bytes]) -> None:
+        listed = [word for word in words if word]
+        self._pattern = re.compile(b"|".join(map(re.escape, listed)) or rb"(?!)")
+        self._overlap = max(map(len, listed), default=1) - 1
+        self._tail = b""
+
+    def sees(self, data: bytes) -> bool:
+        """Whether one of them ends in this piece."""
+        data = self._tail + data
+        self._tail = data[-self._overlap :] if self._overlap else b""
+        return self._pattern.search(data) is not None
+
+
+class Decoder(Protocol):
+    """Undoes a content encoding, in pieces of bounded size."""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Raises: UnknownEncoding when the bytes are not of that encoding."""
+        ...
+
+    def is_complete(self) -> bool:
+        """Whether the stream may end here."""
+        ...
+
+
+def decoder(encodings: Iterable[str]) -> Decoder | None:
+    """What undoes a `Content-Encoding`; None for identity. Raises: UnknownEncoding, also for several at once."""
+    listed = [each for each in (text.strip().lower() for text in encodings) if each not in ("", "identity")]
+    match listed:
+        case []:
+            return None
+        case ["gzip" | "x-gzip"]:
+            return _Gzip()
+        case ["br"]:
+            return _Brotli()
+        case _:
+            raise UnknownEncoding(", ".join(listed))
+
+
+class _Gzip:
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(wbits=31)
+        self._is_fresh = True
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            self._is_fresh = False
+            try:
+                piece = self._member.decompress(data, _PIECE_BYTES)
+            except zlib.error as error:
+                raise UnknownEncoding("gzip") from error
+            if piece:
+                yield piece
+            data = self._member.unconsumed_tail
+            if self._member.eof:
+                # A gzip file may be several in a row.
+                data = self._member.unused_data
+                self._member = zlib.decompressobj(wbits=31)
+                self._is_fresh = True
+
+    def is_complete(self) -> bool:
+        return self._is_fresh
+
+
+class _Brotli:
+    def __init__(self) -> None:
+        self._stream = brotli.Decompressor()
+        self._is_fresh = True
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        self._is_fresh = self._is_fresh and not data
+        while True:
+            try:
+                piece = bytes(self._stream.process(data, output_buffer_limit=_PIECE_BYTES))
+            except brotli.error as error:
+                raise UnknownEncoding("br") from error
+            data = b""
+            if piece:
+                yield piece
+            # It says that it could take more input also while output is still waiting.
+            if self._stream.is_finished() or not piece:
+                return
+
+    def is_complete(self) -> bool:
+        return self._is_fresh or bool(self._stream.is_finished())

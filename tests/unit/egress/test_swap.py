@@ -1,0 +1,97 @@
+"""What becomes of a brokered request and its response, as pure values."""
+
+from __future__ import annotations
+
+import base64
+
+import h11
+import pytest
+
+from k8e.egress.http import Refused
+from k8e.egress.swap import Swap
+from k8e.model import Grant
+
+WORD, VALUE = "k8e_placeholder_api", "the-real-value-of-api"
+KEYS_WORD = "k8e_placeholder_key"
+OTHER, OTHERS_VALUE = "k8e_placeholder_other", "the-real-value-of-other"
+SWAP = Swap(
+    "api.example",
+    (
+        Grant(host="api.example", header="authorization", placeholder=WORD, value=VALUE),
+        Grant(host="api.example", header="x-api-key", placeholder=KEYS_WORD, value="second-value"),
+        Grant(host="other.example", header="authorization", placeholder=OTHER, value=OTHERS_VALUE),
+    ),
+)
+
+
+def request(*headers: tuple[str, str], target: str = "/", method: str = "GET") -> h11.Request:
+    return h11.Request(method=method, target=target, headers=[("Host", "api.example"), *headers])
+
+
+def sent(*headers: tuple[str, str], target: str = "/") -> dict[str, str]:
+    swapped = SWAP.request(request(*headers, target=target))
+    return {name.decode().lower(): value.decode() for name, value in swapped.headers.raw_items()}
+
+
+def test_the_placeholder_is_swapped_in_the_header_it_is_for() -> None:
+    assert sent(("Authorization", f"Bearer {WORD}"))["authorization"] == f"Bearer {VALUE}"
+    assert sent(("AUTHORIZATION", f"token {WORD}"))["authorization"] == f"token {VALUE}"
+    assert sent(("X-Api-Key", KEYS_WORD))["x-api-key"] == "second-value"
+    assert sent(("Accept", "a/b"))["accept"] == "a/b"
+
+
+def test_the_placeholder_is_swapped_inside_basic_credentials() -> None:
+    token = base64.b64encode(f"user:{WORD}".encode()).decode()
+    made = sent(("Authorization", f"Basic {token}"))["authorization"]
+    assert base64.b64decode(made.removeprefix("Basic ")) == f"user:{VALUE}".encode()
+    assert sent(("Authorization", "Basic !!!"))["authorization"] == "Basic !!!"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        request(("X-Other", WORD)),
+        request(("Cookie", f"a={WORD}")),
+        request(("Authorization", OTHER)),
+        request(("Authorization", KEYS_WORD)),
+        request(("X-Api-Key", WORD)),
+        request(target=f"/?token={WORD}"),
+        request(target=f"/{OTHER}"),
+    ],
+    ids=["header", "cookie", "another host's", "another header's", "wrong header", "query", "path"],
+)
+def test_a_placeholder_anywhere_else_is_refused(bad: h11.Request) -> None:
+    with pytest.raises(Refused, match="placeholder"):
+        SWAP.request(bad)
+
+
+def test_another_host_in_a_request_is_refused() -> None:
+    with pytest.raises(Refused):
+        SWAP.request(h11.Request(method="GET", target="/", headers=[("Host", "other.example")]))
+
+
+def test_only_what_can_be_scrubbed_is_asked_for() -> None:
+    assert sent(("Accept-Encoding", "gzip, deflate, br;q=0.5, zstd"))["accept-encoding"] == "gzip, br;q=0.5"
+    assert sent(("Accept-Encoding", "zstd, *"))["accept-encoding"] == "identity"
+    assert sent(("Accept-Encoding", "gzip"), ("Range", "bytes=0-9"))["accept-encoding"] == "identity"
+    assert "accept-encoding" not in sent()
+    assert "sec-websocket-extensions" not in sent(("Sec-WebSocket-Extensions", "permessage-deflate"))
+
+
+def test_a_response_is_scrubbed_in_headers_and_reason() -> None:
+    response = h11.Response(
+        status_code=200,
+        reason=f"OK {VALUE}".encode(),
+        headers=[("X-Echo", f"Bearer {VALUE}"), ("Alt-Svc", 'h3=":443"'), ("Content-Length", "3")],
+    )
+    answer = SWAP.response(response, has_body=True)
+    shown = {name.decode(): value.decode() for name, value in answer.head.headers.raw_items()}
+    assert shown == {"X-Echo": f"Bearer {WORD}**", "Content-Length": "3"}
+    assert VALUE.encode() not in bytes(answer.head.reason)
+    assert answer.decoder is None
+
+
+def test_a_packed_body_loses_its_length_and_encoding_but_only_where_there_is_one() -> None:
+    response = h11.Response(status_code=200, headers=[("Content-Encoding", "gzip"), ("Content-Length", "30")])
+    assert SWAP.response(response, has_body=True).head.headers.raw_items() == []
+    assert len(SWAP.response(response, has_body=False).head.headers.raw_items()) == 2
