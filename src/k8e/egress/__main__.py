@@ -1,0 +1,34 @@
+"""`python -m k8e.egress --data-dir D`: the daemon's process."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from k8e import logs
+from k8e.egress import daemon, groups
+from k8e.egress.plane import Plane
+
+__all__: list[str] = []
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(prog="k8e.egress", description=__doc__)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--ready", type=int, help="a descriptor to write to, and close, when it serves")
+    parser.add_argument("--log-level", default="info")
+    args = parser.parse_args()
+    logs.configure(args.log_level)
+    groups.leave_servers()
+    daemon.run(args.data_dir, Plane, lambda: _say_ready(args.ready))
+
+
+def _say_ready(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.write(descriptor, b"y")
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    _main()

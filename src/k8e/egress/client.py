@@ -1,0 +1,350 @@
+"""The server's end: finds the daemon or starts it, watches it, starts it again when it dies.
+
+Every request can be repeated, so one that the daemon's death cut short is simply asked again of the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import fcntl
+import itertools
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from k8e.egress import netns
+from k8e.egress.control import VERSION, Fields, dial, encode
+from k8e.egress.layout import Home
+from k8e.errors import HostUnsupported, SandboxFailed
+from k8e.model import Decision, EgressPolicy, Grant, SandboxId
+from k8e.policy import wire
+
+__all__ = ["EgressClient"]
+
+_log = logging.getLogger(__name__)
+
+_ANSWER_S = 30.0
+_START_S = 30.0
+_STEP_S = 0.005
+_RETRY_S = 0.5
+_END_S = 10.0
+_KEPT = 10_000
+_LOG_TAIL_CHARS = 2000
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class _Gone(Exception):
+    """The daemon hung up."""
+
+
+class _Refused(Exception):
+    """The daemon cannot do it; the text says why."""
+
+
+class _Channel:
+    """One connection."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hear: Callable[[Decision], None]
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._hear = hear
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[object]] = {}
+
+    async def ask(self, do: str, **fields: object) -> object:
+        """While somebody else reads. Raises: _Gone, _Refused."""
+        number, answer = self._send(do, fields)
+        try:
+            return await answer
+        finally:
+            self._waiting.pop(number, None)
+
+    async def ask_alone(self, do: str, **fields: object) -> object:
+        """While nobody else reads. Raises: _Gone, _Refused."""
+        number, answer = self._send(do, fields)
+        while not answer.done():
+            await self._read_one()
+        self._waiting.pop(number)
+        return answer.result()
+
+    async def read(self) -> None:
+        """Until the daemon hangs up."""
+        try:
+            while True:
+                await self._read_one()
+        except _Gone:
+            return
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        self._writer.close()
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(_Gone())
+
+    def _send(self, do: str, fields: Mapping[str, object]) -> tuple[int, asyncio.Future[object]]:
+        if self._writer.is_closing():
+            raise _Gone
+        number = next(self._numbers)
+        self._writer.write(encode({"id": number, "do": do, **fields}))
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        return number, answer
+
+    async def _read_one(self) -> None:
+        try:
+            line = await self._reader.readline()
+            if not line:
+                raise _Gone
+            self._take(json.loads(line))
+        except (OSError, ValueError) as error:
+            _log.warning("the egress daemon cannot be understood", extra={"error": str(error)})
+            raise _Gone from error
+
+    def _take(self, message: Fields) -> None:
+        decision, number = message.get("decision"), message.get("id")
+        if isinstance(decision, dict):
+            self._hear(wire.decision_from_json(decision))
+        answer = self._waiting.get(number) if isinstance(number, int) else None
+        if answer is None or answer.done():
+            return
+        if "error" in message:
+            answer.set_exception(_Refused(str(message["error"])))
+        else:
+            answer.set_result(message.get("ok"))
+
+
+class EgressClient:
+    """Implements the local substrate's `Network`."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._channel: _Channel | None = None
+        self._connected = asyncio.Event()
+        self._policies: dict[SandboxId, EgressPolicy] = {}
+        """What is known to be in force, so that it is not set again."""
+        self._grants: dict[SandboxId, tuple[Grant, ...]] = {}
+        """Given again to a new daemon: it does not write secrets down."""
+        self._news: collections.deque[Decision] = collections.deque(maxlen=_KEPT)
+        self._arrived = asyncio.Event()
+        self._is_leaving = False
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, data_dir: Path) -> AsyncIterator[EgressClient]:
+        """A daemon that serves, for as long as the block; it goes on afterwards if a sandbox needs it.
+
+        Raises: HostUnsupported, with the end of the daemon's log.
+        """
+        client = cls(Home.of(data_dir))
+        client._home.make()
+        channel = await client._connect()
+        group = asyncio.TaskGroup()
+        await group.__aenter__()
+        keeping = group.create_task(client._keep(channel), name="egress daemon")
+        try:
+            yield client
+        finally:
+            await client._leave()
+            keeping.cancel()
+            # The group is not told of an error on its way through: it would wrap it, and callers catch ours by name.
+            await group.__aexit__(None, None, None)
+
+    # --- the substrate's network -----------------------------------------------------------------------------------
+
+    async def attach(self, sandbox: SandboxId) -> Path:
+        """Its network namespace, linked and reaching nothing. Raises: SandboxFailed."""
+        return Path(str(await self._ask("attach", sandbox=sandbox)))
+
+    async def detach(self, sandbox: SandboxId) -> None:
+        """Take its network away; repeatable. Raises: SandboxFailed."""
+        self._policies.pop(sandbox, None)
+        self._grants.pop(sandbox, None)
+        await self._ask("detach", sandbox=sandbox)
+
+    async def set_policy(self, sandbox: SandboxId, policy: EgressPolicy) -> None:
+        """In force on return. Raises: SandboxFailed."""
+        if self._policies.get(sandbox) != policy:
+            self._policies.pop(sandbox, None)
+            await self._ask("set_policy", sandbox=sandbox, policy=wire.to_json(policy))
+            self._policies[sandbox] = policy
+
+    async def set_grants(self, sandbox: SandboxId, grants: tuple[Grant, ...]) -> str:
+        """The certificate that it must trust, empty without grants. Raises: SandboxFailed."""
+        certificate = await self._ask("set_grants", sandbox=sandbox, grants=_written(grants))
+        self._grants[sandbox] = grants
+        return str(certificate)
+
+    async def decisions(self) -> AsyncIterator[Decision]:
+        """For one consumer; the newest are kept while it is away."""
+        while True:
+            while self._news:
+                yield self._news.popleft()
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    async def attached(self) -> frozenset[SandboxId]:
+        return self._home.attached()
+
+    async def status(self) -> Fields:
+        """What the daemon says of itself. Raises: SandboxFailed."""
+        answer = await self._ask("status")
+        return answer if isinstance(answer, dict) else {}
+
+    # --- the daemon ------------------------------------------------------------------------------------------------
+
+    async def _ask(self, do: str, **fields: object) -> object:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                while True:
+                    await self._connected.wait()
+                    channel = self._channel
+                    if channel is not None:
+                        with contextlib.suppress(_Gone):
+                            return await channel.ask(do, **fields)
+                    self._connected.clear()
+        except TimeoutError as error:
+            raise SandboxFailed(
+                f"network: {do}", f"no answer from the egress daemon within {_ANSWER_S:.0f} s"
+            ) from error
+        except _Refused as error:
+            raise SandboxFailed(f"network: {do}", error) from error
+
+    async def _keep(self, channel: _Channel) -> None:
+        """Start the daemon again whenever it is gone."""
+        while True:
+            self._channel = channel
+            self._connected.set()
+            await channel.read()
+            self._channel = None
+            self._connected.clear()
+            if self._is_leaving:
+                return
+            _log.warning("the egress daemon is gone; nothing passes until the next one serves")
+            channel = await self._reconnect()
+
+    async def _reconnect(self) -> _Channel:
+        while True:
+            try:
+                channel = await self._connect()
+                for sandbox, grants in self._grants.items():
+                    with contextlib.suppress(_Refused):
+                        await channel.ask_alone("set_grants", sandbox=sandbox, grants=_written(grants))
+            except (HostUnsupported, _Gone, OSError) as error:
+                _log.error("the egress daemon cannot be started", extra={"error": str(error)})
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return channel
+
+    async def _connect(self) -> _Channel:
+        """To a running daemon of our version, started if there is none. Raises: HostUnsupported."""
+        try:
+            async with asyncio.timeout(_START_S):
+                while True:
+                    try:
+                        return await self._greeted(_Channel(*await dial(self._home.socket), self._hear))
+                    except (OSError, _Gone):
+                        await self._start()
+        except TimeoutError as error:
+            raise self._no_daemon() from error
+
+    async def _greeted(self, channel: _Channel) -> _Channel:
+        hello = await channel.ask_alone("hello")
+        version = hello.get("version") if isinstance(hello, dict) else None
+        if version == VERSION:
+            await channel.ask_alone("follow")
+            _log.info("egress daemon connected", extra={"hello": hello})
+            return channel
+        _log.warning("an egress daemon of another version is replaced", extra={"hello": hello})
+        await channel.ask_alone("stop")
+        await channel.read()
+        raise _Gone
+
+    async def _start(self) -> None:
+        """Raises: HostUnsupported when the daemon ends before it serves."""
+        mine, its = os.pipe()
+        try:
+            try:
+                await asyncio.to_thread(_spawn, self._home, its)
+            finally:
+                os.close(its)
+            if not await _says_something(mine):
+                raise self._no_daemon()
+        finally:
+            os.close(mine)
+
+    def _no_daemon(self) -> HostUnsupported:
+        try:
+            said = self._home.log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL_CHARS:]
+        except OSError as error:
+            said = str(error)
+        return HostUnsupported(f"the egress daemon does not start; the end of {self._home.log}:\n{said}")
+
+    async def _leave(self) -> None:
+        """Take the daemon and the router along if no sandbox needs them."""
+        self._is_leaving = True
+        with contextlib.suppress(_Gone, _Refused, TimeoutError):
+            async with asyncio.timeout(_END_S):
+                if self._channel is None or await self._channel.ask("leave"):
+                    await self._wait_alone()
+
+    async def _wait_alone(self) -> None:
+        """Until the daemon has ended; a dead one's router is ours to remove."""
+        with self._home.lock.open("a") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    await asyncio.sleep(_STEP_S)
+                    continue
+                break
+            if not self._home.attached():
+                netns.let_go(self._home.router)
+                self._home.socket.unlink(missing_ok=True)
+
+    def _hear(self, decision: Decision) -> None:
+        self._news.append(decision)
+        self._arrived.set()
+
+
+def _spawn(home: Home, ready: int) -> None:
+    """In a session of its own, and nobody's child: it lives on without us. Raises: OSError."""
+    with home.log.open("ab") as log:
+        subprocess.run(
+            [
+                *("setsid", "--fork", sys.executable, "-I", "-m", "k8e.egress"),
+                *("--data-dir", str(home.data_dir), "--ready", str(ready)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env={"PATH": _PATH, "LANG": "C.UTF-8"},
+            pass_fds=(ready,),
+            check=False,
+        )
+
+
+def _written(grants: tuple[Grant, ...]) -> list[dict[str, object]]:
+    return [asdict(grant) for grant in grants]
+
+
+async def _says_something(descriptor: int) -> bool:
+    """False when the other end is closed without a word."""
+    ready = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)
+    return bool(os.read(descriptor, 1))

@@ -1,0 +1,141 @@
+"""What server and daemon say to each other: JSON lines over a socket that only root can reach.
+
+A request `{"id", "do", …}` gets one answer `{"id", "ok"}` or `{"id", "error"}`. Decisions flow the other way after `follow`,
+at once while the server reads; while it does not, the newest are kept and the others counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import json
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+
+from k8e.errors import K8eError
+from k8e.model import Decision
+from k8e.policy import wire
+
+__all__ = ["LINE_BYTES", "VERSION", "Control", "Fields", "dial", "encode"]
+
+_log = logging.getLogger(__name__)
+
+VERSION = 1
+"""Raised when an older daemon would misunderstand a newer server."""
+LINE_BYTES = 16 * 1024 * 1024
+_KEPT = 10_000
+_UNSENT_BYTES = 1024 * 1024
+"""More than this waiting in a connection means that its reader does not keep up."""
+_BACKLOG = 16
+
+Fields = Mapping[str, object]
+Handler = Callable[[str, Fields], Awaitable[object]]
+"""From what to do and with what to the answer."""
+
+
+def encode(message: Fields) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+@contextlib.contextmanager
+def _reachable(path: Path) -> Iterator[str]:
+    """A socket's address holds 107 bytes, whatever the length of the data directory's name."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+async def dial(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Raises: OSError when nobody is there."""
+    with _reachable(path) as address:
+        return await asyncio.open_unix_connection(address, limit=LINE_BYTES)
+
+
+def _forget(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _listen(path: Path) -> socket.socket:
+    _forget(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with _reachable(path) as address:
+        listener.bind(address)
+    path.chmod(0o600)
+    listener.setblocking(False)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+class Control:
+    """The daemon's side: serves requests, and tells decisions to whoever asked for them last."""
+
+    def __init__(self, handle: Handler) -> None:
+        self._handle = handle
+        self._kept: collections.deque[Decision] = collections.deque(maxlen=_KEPT)
+        self._waiting = asyncio.Event()
+        self._listener: asyncio.StreamWriter | None = None
+        self.dropped = 0
+
+    def tell(self, decision: Decision) -> None:
+        """Sent before this returns, if the server keeps up: it hears of a refusal before the sandbox does."""
+        to = self._listener
+        if to is not None and not self._kept and to.transport.get_write_buffer_size() < _UNSENT_BYTES:
+            to.write(encode({"decision": wire.decision_to_json(decision)}))
+            return
+        self.dropped += len(self._kept) == _KEPT
+        self._kept.append(decision)
+        self._waiting.set()
+
+    @contextlib.asynccontextmanager
+    async def serving(self, path: Path) -> AsyncIterator[None]:
+        """Reachable at `path` inside the block."""
+        server = await asyncio.start_unix_server(self._converse, sock=_listen(path), limit=LINE_BYTES)
+        try:
+            yield
+        finally:
+            server.close()
+            _forget(path)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                telling = None
+                with contextlib.suppress(OSError, ValueError):
+                    while line := await reader.readline():
+                        request = json.loads(line)
+                        if request.get("do") == "follow" and telling is None:
+                            telling = tasks.create_task(self._tell_kept(writer), name="decisions")
+                        tasks.create_task(self._answer(request, writer), name=f"request {request.get('do')}")
+                if telling is not None:
+                    telling.cancel()
+        finally:
+            if self._listener is writer:
+                self._listener = None
+            writer.close()
+
+    async def _tell_kept(self, writer: asyncio.StreamWriter) -> None:
+        self._listener = writer
+        with contextlib.suppress(OSError):
+            while self._listener is writer:
+                while self._kept and writer.transport.get_write_buffer_size() < _UNSENT_BYTES:
+                    writer.write(encode({"decision": wire.decision_to_json(self._kept.popleft())}))
+                await writer.drain()
+                if not self._kept:
+                    self._waiting.clear()
+                    await self._waiting.wait()
+
+    async def _answer(self, request: Mapping[str, object], writer: asyncio.StreamWriter) -> None:
+        try:
+            answer: Fields = {"id": request.get("id"), "ok": await self._handle(str(request.get("do")), request)}
+        except (K8eError, OSError, ValueError, KeyError, TypeError) as error:
+            _log.warning("a request failed", extra={"do": request.get("do"), "error": str(error)})
+            answer = {"id": request.get("id"), "error": f"{type(error).__name__}: {error}"}
+        with contextlib.suppress(OSError):
+            writer.write(encode(answer))
+            await writer.drain()

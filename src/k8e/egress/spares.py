@@ -1,0 +1,115 @@
+"""Slots made ahead, so that a new sandbox finds its network ready.
+
+Indices go round: an address comes back only when all others have had their turn, also across restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+from pathlib import Path
+
+from k8e.egress.links import Slot
+from k8e.egress.router import Router
+from k8e.egress.ruleset import FIRST_INDEX, LAST_INDEX
+
+__all__ = ["Indices", "Spares"]
+
+_log = logging.getLogger(__name__)
+
+_SPARES = 8
+_QUIET_S = 0.2
+"""A slot costs two processes: not while the sandbox that took the last one boots."""
+_RETRY_S = 1.0
+_RESERVED = 64
+
+
+class Indices:
+    """Numbers for slots."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._next = _read(file)
+        self._reserved = self._next
+
+    def take(self, used: frozenset[int]) -> int:
+        """One that is not in use. Raises: OSError."""
+        while True:
+            index = self._next
+            self._next = index + 1 if index < LAST_INDEX else FIRST_INDEX
+            self._reserve(index)
+            if index not in used:
+                return index
+
+    def _reserve(self, index: int) -> None:
+        """Written ahead in blocks: a crash skips some, and repeats none."""
+        if index != self._reserved:
+            return
+        self._reserved = min(index + _RESERVED, LAST_INDEX + 1)
+        if self._reserved > LAST_INDEX:
+            self._reserved = FIRST_INDEX
+        partial = self._file.with_suffix(".partial")
+        partial.write_text(str(self._reserved), encoding="ascii")
+        partial.replace(self._file)
+
+
+def _read(file: Path) -> int:
+    try:
+        index = int(file.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return FIRST_INDEX
+    return index if FIRST_INDEX <= index <= LAST_INDEX else FIRST_INDEX
+
+
+class Spares:
+    """The slots that wait. They are held by descriptors only, so none outlives the daemon."""
+
+    def __init__(self, router: Router, indices: Indices, used: frozenset[int]) -> None:
+        self._router = router
+        self._indices = indices
+        self._used = set(used)
+        self._ready: collections.deque[Slot] = collections.deque()
+        self._taken = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    async def take(self) -> Slot:
+        """The next one, made now if none waits. Raises: OSError."""
+        self._taken.set()
+        return self._ready.popleft() if self._ready else await self._make()
+
+    def free(self, index: int) -> None:
+        """Its slot is gone, so the index may come round again."""
+        self._used.discard(index)
+
+    async def keep_full(self) -> None:
+        """Make up for what was taken, when things are quiet again."""
+        while True:
+            try:
+                while len(self._ready) < _SPARES:
+                    self._ready.append(await self._make())
+            except OSError as error:
+                _log.warning("a slot could not be made ahead", extra={"error": str(error)})
+                await asyncio.sleep(_RETRY_S)
+            await self._quiet()
+
+    async def _quiet(self) -> None:
+        await self._taken.wait()
+        while self._taken.is_set():
+            self._taken.clear()
+            await asyncio.sleep(_QUIET_S)
+
+    async def _make(self) -> Slot:
+        index = self._indices.take(frozenset(self._used))
+        self._used.add(index)
+        try:
+            return await asyncio.to_thread(self._router.slot, index)
+        except OSError:
+            self._used.discard(index)
+            raise
+
+    def close(self) -> None:
+        while self._ready:
+            self._ready.popleft().close()

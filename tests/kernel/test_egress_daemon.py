@@ -1,0 +1,357 @@
+"""The real daemon, its client and its deaths; what a sandbox would do is done from inside its namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from k8e.egress import netns
+from k8e.egress.client import EgressClient
+from k8e.egress.control import dial, encode
+from k8e.egress.layout import Home
+from k8e.errors import HostUnsupported, SandboxFailed
+from k8e.model import Decision, EgressMode, EgressPolicy, Grant, NetRule, SandboxId, Verdict
+from tests.support.upstreams import Upstream, upstream
+
+pytestmark = pytest.mark.anyio
+
+_PATIENCE_S = 10.0
+_OPEN, _CLOSED = 8080, 8081
+"""Ports that the policy of these tests allows, and does not."""
+
+
+@pytest.fixture
+def far() -> Iterator[Upstream]:
+    with upstream() as server:
+        server.echo(_OPEN)
+        server.echo(_CLOSED)
+        yield server
+
+
+@pytest.fixture
+async def network(data_dir: Path) -> AsyncIterator[EgressClient]:
+    async with EgressClient.open(data_dir) as client:
+        yield client
+
+
+def _policy(far: Upstream, *ports: int) -> EgressPolicy:
+    rules = tuple(NetRule(network=f"{far.address}/32", port=port) for port in ports or (_OPEN,))
+    return EgressPolicy(mode=EgressMode.LIST, rules=rules)
+
+
+def _name() -> SandboxId:
+    return SandboxId(f"t-{secrets.token_hex(4)}")
+
+
+class Guest:
+    """What a program in the sandbox could do."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def _connect(self, address: str, port: int, timeout_s: float) -> socket.socket:
+        namespace = netns.open_held(self._path)
+        try:
+            return netns.inside(namespace, lambda: socket.create_connection((address, port), timeout=timeout_s))
+        finally:
+            os.close(namespace)
+
+    async def connect(self, address: str, port: int, timeout_s: float = _PATIENCE_S) -> socket.socket:
+        return await asyncio.to_thread(self._connect, address, port, timeout_s)
+
+    async def echoes(self, address: str, port: int, timeout_s: float = 2.0) -> bool:
+        """Whether the far end answers."""
+        try:
+            with await self.connect(address, port, timeout_s) as connection:
+                return await asyncio.to_thread(_echoes, connection)
+        except OSError:
+            return False
+
+
+def _echoes(connection: socket.socket) -> bool:
+    try:
+        connection.sendall(b"hello")
+        return connection.recv(5) == b"hello"
+    except OSError:
+        return False
+
+
+async def _pid(data_dir: Path) -> int:
+    """Of the daemon that serves now, asked on a connection of its own."""
+    reader, writer = await dial(Home.of(data_dir).socket)
+    try:
+        writer.write(encode({"id": 1, "do": "status"}))
+        while True:
+            answer = json.loads(await reader.readline())
+            if "ok" in answer:
+                return int(answer["ok"]["pid"])
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def _kill(data_dir: Path) -> int:
+    """As the out-of-memory killer would; returns when it is dead."""
+    pid = await _pid(data_dir)
+    descriptor = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.to_thread(_wait_readable, descriptor)
+    os.close(descriptor)
+    return pid
+
+
+def _wait_readable(descriptor: int) -> None:
+    assert select.select([descriptor], [], [], _PATIENCE_S)[0]
+
+
+# --- attaching -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_new_sandbox_reaches_nothing_until_it_is_told_what_it_may(network: EgressClient, far: Upstream) -> None:
+    sandbox = _name()
+    guest = Guest(await network.attach(sandbox))
+    assert not await guest.echoes(far.address, _OPEN)
+    await network.set_policy(sandbox, _policy(far))
+    assert await guest.echoes(far.address, _OPEN)
+    assert not await guest.echoes(far.address, _CLOSED)
+    assert far.accepted == {_OPEN: 1, _CLOSED: 0}
+    await network.detach(sandbox)
+
+
+async def test_attaching_and_detaching_can_be_repeated(network: EgressClient, data_dir: Path) -> None:
+    sandbox = _name()
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(network.attach(sandbox)) for _ in range(5)]
+    assert len({task.result() for task in asked}) == 1
+    assert await network.attached() == {sandbox}
+    for _ in range(2):
+        await network.detach(sandbox)
+    assert await network.attached() == frozenset()
+    with pytest.raises(SandboxFailed, match="not found"):
+        await network.set_policy(sandbox, EgressPolicy())
+
+
+async def test_an_address_is_not_given_again_soon_even_by_the_next_daemon(data_dir: Path) -> None:
+    seen = []
+    for _ in range(2):
+        async with EgressClient.open(data_dir) as client:
+            for _ in range(12):
+                sandbox = _name()
+                path = await client.attach(sandbox)
+                seen.append(json.loads((Home.of(data_dir).members / f"{sandbox}.json").read_text())["index"])
+                await client.detach(sandbox)
+                assert not path.exists()
+    assert len(set(seen)) == len(seen)
+
+
+async def test_names_that_would_be_paths_are_refused(network: EgressClient) -> None:
+    for name in ("../escape", "a/b", "", ".", ".hidden"):
+        with pytest.raises(SandboxFailed, match="no name of a sandbox"):
+            await network.attach(SandboxId(name))
+
+
+# --- policies and decisions ----------------------------------------------------------------------------------------------
+
+
+async def test_a_connection_that_is_no_longer_allowed_is_cut(network: EgressClient, far: Upstream) -> None:
+    sandbox = _name()
+    guest = Guest(await network.attach(sandbox))
+    await network.set_policy(sandbox, _policy(far, _OPEN, _CLOSED))
+    with await guest.connect(far.address, _OPEN) as kept, await guest.connect(far.address, _CLOSED) as cut:
+        assert await asyncio.to_thread(_echoes, kept)
+        assert await asyncio.to_thread(_echoes, cut)
+        await network.set_policy(sandbox, _policy(far, _OPEN))
+        assert not await asyncio.to_thread(_echoes, cut)
+        assert await asyncio.to_thread(_echoes, kept)
+    await network.detach(sandbox)
+
+
+async def test_decisions_are_heard_also_those_made_while_no_server_ran(data_dir: Path, far: Upstream) -> None:
+    sandbox = _name()
+    async with EgressClient.open(data_dir) as client:
+        guest = Guest(await client.attach(sandbox))
+        await client.set_policy(sandbox, _policy(far))
+        assert await guest.echoes(far.address, _OPEN)
+        heard = await _hear(client, lambda each: each.verdict is Verdict.ALLOWED)
+        assert (heard.sandbox, heard.address, heard.port) == (sandbox, far.address, _OPEN)
+    assert not await guest.echoes(far.address, _CLOSED)
+    async with EgressClient.open(data_dir) as client:
+        heard = await _hear(client, lambda each: each.verdict is Verdict.DENIED)
+        assert (heard.sandbox, heard.address, heard.port) == (sandbox, far.address, _CLOSED)
+        await client.detach(sandbox)
+
+
+async def _hear(client: EgressClient, wanted: Callable[[Decision], bool]) -> Decision:
+    async with asyncio.timeout(_PATIENCE_S):
+        async for decision in client.decisions():
+            if wanted(decision):
+                return decision
+    raise AssertionError
+
+
+# --- its deaths ----------------------------------------------------------------------------------------------------------
+
+
+async def test_without_the_daemon_nothing_passes_and_the_next_one_knows_the_policy(
+    data_dir: Path, far: Upstream
+) -> None:
+    sandbox = _name()
+    async with EgressClient.open(data_dir) as client:
+        guest = Guest(await client.attach(sandbox))
+        await client.set_policy(sandbox, _policy(far))
+        assert await guest.echoes(far.address, _OPEN), "the control: it passed while the daemon ran"
+    # No server watches it now.
+    open_one = await guest.connect(far.address, _OPEN)
+    assert await asyncio.to_thread(_echoes, open_one), "and also without a server"
+    await _kill(data_dir)
+    assert not await asyncio.to_thread(_echoes, open_one)
+    open_one.close()
+    taken = dict(far.accepted)
+    for port in (_OPEN, _CLOSED):
+        assert not await guest.echoes(far.address, port, 0.5)
+    assert far.accepted == taken
+    async with EgressClient.open(data_dir) as client:
+        assert await client.attached() == {sandbox}
+        assert await guest.echoes(far.address, _OPEN)
+        assert not await guest.echoes(far.address, _CLOSED)
+        await client.detach(sandbox)
+
+
+async def test_a_killed_daemon_comes_back_and_not_one_packet_passes_before_its_policies(
+    data_dir: Path, network: EgressClient, far: Upstream
+) -> None:
+    sandbox = _name()
+    guest = Guest(await network.attach(sandbox))
+    await network.set_policy(sandbox, _policy(far))
+    assert await guest.echoes(far.address, _OPEN)
+    hammering = True
+
+    async def hammer() -> None:
+        while hammering:
+            await guest.echoes(far.address, _CLOSED, 0.2)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(4):
+            tasks.create_task(hammer())
+        before = await _kill(data_dir)
+        async with asyncio.timeout(_PATIENCE_S):
+            while not await guest.echoes(far.address, _OPEN, 0.2):
+                pass
+        hammering = False
+    assert await _pid(data_dir) != before
+    assert far.accepted[_CLOSED] == 0
+    await network.detach(sandbox)
+
+
+async def test_requests_that_a_death_cuts_short_are_asked_again(data_dir: Path, network: EgressClient) -> None:
+    names = [_name() for _ in range(10)]
+    async with asyncio.TaskGroup() as tasks:
+        for name in names:
+            tasks.create_task(network.attach(name))
+        await _kill(data_dir)
+    assert await network.attached() == set(names)
+    for name in names:
+        await network.detach(name)
+
+
+async def test_grants_are_given_to_the_next_daemon_and_its_certificate_stays_the_same(
+    data_dir: Path, network: EgressClient
+) -> None:
+    sandbox, grant = _name(), Grant(host="api.test", header="authorization", placeholder="p", value="the-secret")
+    await network.attach(sandbox)
+    assert await network.set_grants(sandbox, ()) == ""
+    certificate = await network.set_grants(sandbox, (grant,))
+    assert certificate.startswith("-----BEGIN CERTIFICATE-----")
+    await _kill(data_dir)
+    assert (await network.status())["grants"] == 1
+    assert await network.set_grants(sandbox, (grant,)) == certificate
+    written = b"".join(
+        path.read_bytes() for path in Home.of(data_dir).root.rglob("*") if path.is_file() and path.stat().st_size
+    )
+    assert b"api.test" not in written
+    assert b"the-secret" not in written
+    assert b"PRIVATE KEY" in written, "the control: the member's file was read"
+    await network.detach(sandbox)
+
+
+async def test_it_goes_when_nobody_needs_it_and_stays_when_somebody_does(data_dir: Path) -> None:
+    home, sandbox = Home.of(data_dir), _name()
+    async with EgressClient.open(data_dir) as client:
+        await client.attach(sandbox)
+    pid = await _pid(data_dir)
+    assert netns.is_held(home.router)
+    async with EgressClient.open(data_dir) as client:
+        assert await _pid(data_dir) == pid
+        await client.detach(sandbox)
+    assert not home.router.exists()
+    async with asyncio.timeout(_PATIENCE_S):
+        while Path(f"/proc/{pid}").exists():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_dead_daemons_router_is_removed_when_nobody_needs_it(data_dir: Path) -> None:
+    async with EgressClient.open(data_dir) as client:
+        client._is_leaving = True  # as if the server stopped in the very moment of the daemon's death
+        await _kill(data_dir)
+    assert not Home.of(data_dir).router.exists()
+
+
+async def test_a_second_daemon_is_refused(data_dir: Path, network: EgressClient) -> None:
+    argv = [sys.executable, "-m", "k8e.egress", "--data-dir", str(data_dir)]
+    second = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, check=False)
+    assert second.returncode != 0
+    assert "another daemon uses" in second.stderr
+    assert await network.status()
+
+
+async def test_a_daemon_that_cannot_start_is_said_with_its_reason(data_dir: Path) -> None:
+    Home.of(data_dir).make()
+    Home.of(data_dir).router.mkdir()
+    with pytest.raises(HostUnsupported, match=r"does not start[\s\S]*router"):
+        async with EgressClient.open(data_dir):
+            pass
+
+
+async def test_what_a_crash_left_of_a_detached_sandbox_is_removed(data_dir: Path) -> None:
+    home, kept, lost = Home.of(data_dir), _name(), _name()
+    async with EgressClient.open(data_dir) as client:
+        await client.attach(kept)
+        await client.attach(lost)
+    await _kill(data_dir)
+    (home.members / f"{lost}.json").unlink()
+    async with EgressClient.open(data_dir) as client:
+        assert await client.attached() == {kept}
+        await client.detach(kept)
+
+
+async def test_a_damaged_file_makes_a_sandbox_reach_nothing(data_dir: Path, far: Upstream) -> None:
+    home, damaged, sound = Home.of(data_dir), _name(), _name()
+    async with EgressClient.open(data_dir) as client:
+        guests = {name: Guest(await client.attach(name)) for name in (damaged, sound)}
+        for name in guests:
+            await client.set_policy(name, _policy(far))
+            assert await guests[name].echoes(far.address, _OPEN)
+        held = netns.open_held(home.namespace(damaged))
+    await _kill(data_dir)
+    (home.members / f"{damaged}.json").write_text('{"index": 2, "policy": {"mode": "open"}}')
+    async with EgressClient.open(data_dir) as client:
+        assert await guests[sound].echoes(far.address, _OPEN), "the control"
+        with netns.inside(held, socket.socket) as connection:
+            connection.settimeout(1.0)
+            with pytest.raises(OSError, match=r"timed out|reset|refused"):
+                connection.connect((far.address, _OPEN))
+                connection.recv(1)
+        os.close(held)
+        for name in guests:
+            await client.detach(name)

@@ -1,0 +1,99 @@
+"""A server on the other side of the network: a namespace of the test's own, reached from the host by a public address."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from k8e.egress import netns
+from k8e.egress.links import ip_batch
+
+__all__ = ["Upstream", "upstream"]
+
+_NETWORKS = threading.Lock()
+_BLOCK = 1 << 16
+
+
+class Upstream:
+    """Listens where it is told; every port has its own conversation."""
+
+    def __init__(self, namespace: int, address: str) -> None:
+        self._namespace = namespace
+        self.address = address
+        """Of a range for documentation: public as far as any rule knows, and nobody's."""
+        self._stack = contextlib.ExitStack()
+        self.accepted: dict[int, int] = {}
+
+    def listen(self, port: int, converse: Callable[[socket.socket], None]) -> None:
+        """Serve every connection to `port` in a thread of its own."""
+        listener = netns.inside(self._namespace, lambda: socket.create_server((self.address, port), backlog=512))
+        self.accepted[port] = 0
+        thread = threading.Thread(target=self._serve, args=(listener, port, converse), name=f"upstream {port}")
+        thread.start()
+        self._stack.callback(thread.join)
+        self._stack.callback(listener.close)
+        self._stack.callback(listener.shutdown, socket.SHUT_RDWR)
+
+    def _serve(self, listener: socket.socket, port: int, converse: Callable[[socket.socket], None]) -> None:
+        conversations = []
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                self.accepted[port] += 1
+                thread = threading.Thread(target=_guarded, args=(connection, converse), name=f"upstream {port} talk")
+                thread.start()
+                conversations.append((thread, connection))
+        for thread, connection in conversations:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+    def echo(self, port: int) -> None:
+        """Give back what comes."""
+
+        def converse(connection: socket.socket) -> None:
+            while data := connection.recv(_BLOCK):
+                connection.sendall(data)
+
+        self.listen(port, converse)
+
+    def close(self) -> None:
+        self._stack.close()
+        os.close(self._namespace)
+
+
+def _guarded(connection: socket.socket, converse: Callable[[socket.socket], None]) -> None:
+    with connection, contextlib.suppress(OSError):
+        converse(connection)
+
+
+@contextmanager
+def upstream() -> Iterator[Upstream]:
+    """Needs root; the link is removed with it."""
+    name, third = f"kt{secrets.token_hex(4)}", secrets.randbelow(250) + 1
+    host, far = f"203.0.{third}.1", f"203.0.{third}.2"
+    home = f"/proc/{os.getpid()}/ns/net"
+    namespace = netns.make(
+        lambda: ip_batch(
+            f"link set lo up\n"
+            f"link add eth0 type veth peer name {name} netns {home}\n"
+            f"address add {far}/30 dev eth0\n"
+            f"link set eth0 up\n"
+            f"route add default via {host}\n"
+        )
+    )
+    try:
+        ip_batch(f"address add {host}/30 dev {name}\nlink set {name} up\n")
+        server = Upstream(namespace, far)
+        try:
+            yield server
+        finally:
+            server.close()
+    finally:
+        subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
