@@ -42,6 +42,10 @@ class ServerSettings:
     pool_min: int = 2
     pool_max: int = 16
     sessions_per_owner: int = 500
+    allow_open_network: bool = False
+    """Whether a session may ask for the whole internet."""
+    default_hosts: tuple[str, ...] = ()
+    """Reached by sessions that bring no list, besides the hosts of pip, npm and GitHub."""
     log_level: str = "info"
 
     def addresses(self) -> tuple[tuple[str, int], ...]:
@@ -56,6 +60,8 @@ class Option:
     name: str
     parse: Callable[[str], Value]
     text: str
+    bare: bool = False
+    """As a flag it may stand without a value, and then means true."""
 
 
 def cpus(text: str) -> float:
@@ -91,8 +97,19 @@ def level(text: str) -> str:
     return text
 
 
+def flag(text: str) -> bool:
+    known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in known:
+        raise ValueError(text)
+    return known[text.lower()]
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def listen(text: str) -> tuple[str, ...]:
-    given = tuple(part.strip() for part in text.split(",") if part.strip())
+    given = words(text)
     for part in given:
         address(part)
     return given
@@ -118,6 +135,10 @@ OPTIONS = (
     Option("pool_min", count, "warm sandboxes that are always kept (default 2)"),
     Option("pool_max", count, "warm sandboxes at most, per template (default 16)"),
     Option("sessions_per_owner", count, "sessions that one owner may hold (default 500)"),
+    Option(
+        "allow_open_network", flag, "whether sessions may have the open network: true or false (default)", bare=True
+    ),
+    Option("default_hosts", words, "hosts that sessions without a list may reach, too, separated by commas"),
     Option("log_level", level, "debug, info (default), warning or error"),
 )
 

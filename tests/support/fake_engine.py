@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from k8e.doors.engine import PoolStatus
+from k8e.engine import lists
+from k8e.engine.settings import EgressSettings
 from k8e.errors import InvalidSpec, NotFound
 from k8e.model import (
     Argv,
@@ -26,6 +28,9 @@ from k8e.model import (
     Brokered,
     Code,
     Command,
+    Decision,
+    Denial,
+    EgressMode,
     ExecResult,
     FileEntry,
     FileKind,
@@ -45,6 +50,7 @@ from k8e.model import (
     TerminalId,
     TerminalSize,
 )
+from tests.support.fake_network import FakeCounts, FakeNetwork, denials
 from tests.support.fake_secrets import FakeSecrets
 
 __all__ = ["FakeEngine"]
@@ -74,6 +80,7 @@ class FakeSessionView:
     secret_env_vars: tuple[str, ...]
     brokered: tuple[Brokered, ...]
     background_runs: int
+    network: EgressMode
     allowed_hosts: tuple[str, ...]
     parent: SessionId | None
     children: tuple[SessionId, ...]
@@ -103,6 +110,7 @@ class FakeRunView:
     outcome: Outcome | None
     truncated: bool
     duration_ms: int
+    egress_denied: tuple[Denial, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +147,7 @@ class FakeStatus:
     runtimes: Mapping[Runtime, Availability]
     pool: Mapping[Template, PoolStatus]
     sessions: int
+    egress: FakeCounts
 
 
 class FakeExec:
@@ -152,6 +161,11 @@ class FakeExec:
         self._reason = Reason.NONE
         self._timed_out = False
         self._items: asyncio.Queue[FakeOutput | None] = asyncio.Queue(1)
+        self._output = b""
+
+    @property
+    def denied(self) -> tuple[Denial, ...]:
+        return denials(self._output)
 
     async def __aiter__(self) -> AsyncIterator[FakeOutput | Outcome]:
         async with asyncio.TaskGroup() as group:
@@ -207,6 +221,7 @@ class FakeExec:
         assert stream is not None
         offset = 0
         while data := await stream.read(PIECE):
+            self._output += data
             await self._items.put(FakeOutput(channel=channel, offset=offset, payload=data))
             offset += len(data)
         await self._items.put(None)
@@ -231,6 +246,7 @@ class FakeRun:
             async with self.changed:
                 if isinstance(item, Outcome):
                     self.view.outcome, self.view.status = item, item.status
+                    self.view.egress_denied = self.process.denied
                 elif item.channel == 1:
                     self.view.stdout += item.payload
                 else:
@@ -238,7 +254,7 @@ class FakeRun:
                 self.changed.notify_all()
 
 
-class FakeEngine(FakeSecrets):
+class FakeEngine(FakeSecrets, FakeNetwork):
     def __init__(self, root: Path, group: asyncio.TaskGroup) -> None:
         self._root = root
         self._group = group
@@ -260,6 +276,7 @@ class FakeEngine(FakeSecrets):
     async def create_session(self, owner: OwnerId, spec: SessionSpec) -> FakeSessionView:
         if spec.runtime in {Runtime.KATA, Runtime.FIRECRACKER}:
             raise InvalidSpec(f"{spec.runtime} is not available on this host", field="runtime_class")
+        spec = lists.resolved(spec, EgressSettings(rules=()))
         return self._add(owner, spec, self._root / f"work-{next(self._count)}")
 
     def get_session(self, owner: OwnerId, session_id: SessionId) -> FakeSessionView:
@@ -294,6 +311,29 @@ class FakeEngine(FakeSecrets):
         session = self._session(owner, session_id)
         session.expires_at = session.expires_at if ttl_s is None else time.time() + ttl_s
         return self._view(session_id, session)
+
+    async def update_hosts(
+        self,
+        owner: OwnerId,
+        session_id: SessionId,
+        *,
+        hosts: Sequence[str] = (),
+        add: Sequence[str] = (),
+        remove: Sequence[str] = (),
+    ) -> FakeSessionView:
+        session = self._session(owner, session_id)
+        session.spec = lists.changed(session.spec, hosts=hosts, add=add, remove=remove)
+        return self._view(session_id, session)
+
+    def egress(
+        self, owner: OwnerId, session_id: SessionId, *, limit: int = 0, follow: bool = False
+    ) -> AsyncIterator[Decision]:
+        self._session(owner, session_id)
+        return self.told(limit=limit, follow=follow)
+
+    async def pip_install(self, owner: OwnerId, session_id: SessionId, packages: Sequence[str]) -> ExecResult:
+        self._session(owner, session_id)
+        return self.installed(packages)
 
     async def run_subagent(self, owner: OwnerId, parent: SessionId) -> FakeSessionView:
         session = self._session(owner, parent)
@@ -508,7 +548,7 @@ class FakeEngine(FakeSecrets):
 
     def status(self) -> FakeStatus:
         works = Availability(available=True, detail="fake")
-        return FakeStatus(runtimes={Runtime.GVISOR: works}, pool={}, sessions=len(self._sessions))
+        return FakeStatus(runtimes={Runtime.GVISOR: works}, pool={}, sessions=len(self._sessions), egress=FakeCounts())
 
     # Inside
 
@@ -545,6 +585,7 @@ class FakeEngine(FakeSecrets):
             secret_env_vars=tuple(ref.env_var for ref in spec.secret_refs),
             brokered=spec.brokered,
             background_runs=sum(run.view.session_id == session_id for run in self._runs.values()),
+            network=spec.network,
             allowed_hosts=spec.allowed_hosts,
             parent=session.parent,
             children=tuple(session.children),
@@ -593,6 +634,7 @@ class FakeEngine(FakeSecrets):
             stderr=bytes(kept[2][:limit]),
             outcome=outcome,
             truncated=max(len(each) for each in kept.values()) > limit,
+            egress_denied=denials(bytes(kept[1] + kept[2])),
         )
 
     async def _start(self, session: FakeSession, command: Command, exec_id: str = "") -> FakeExec:

@@ -54,6 +54,8 @@ BY_COMMAND = {
     "create": """examples:
   SID=$(k8e sandbox create | jq -r .session_id)
   k8e sandbox create --runtime container --memory-mib 2048 --cpus 2 --env TOKEN=x
+  k8e sandbox create --allowed-hosts example.com,db.example.com:5432
+  k8e sandbox create --network none               # nothing is reached
   k8e sandbox create --tenant my-project          # its /workspace survives the session
 """,
     "get": """example:
@@ -76,6 +78,17 @@ BY_COMMAND = {
     "workspaces": """examples:
   k8e sandbox workspaces list
   k8e sandbox workspaces delete my-project
+""",
+    "allow-hosts": """examples:
+  k8e sandbox allow-hosts                                 # what the shared session may reach
+  k8e sandbox allow-hosts --session-id $SID --add api.example.com,db.example.com:5432
+  k8e sandbox allow-hosts --session-id $SID --remove api.example.com      # open connections are cut
+  k8e sandbox allow-hosts --session-id $SID 'example.com,*.example.com,!bad.example.com,10.1.0.0/16:22'
+  k8e sandbox allow-hosts --session-id $SID --clear       # nothing at all
+""",
+    "egress": """examples:
+  k8e sandbox egress $SID | jq -r 'select(.verdict == "denied") | .name'
+  k8e sandbox egress $SID --follow
 """,
     "write": """examples:
   k8e sandbox write $SID /workspace/main.py < main.py

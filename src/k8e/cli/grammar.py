@@ -108,7 +108,14 @@ def fill_kill_run(kill: Parser) -> None:
 
 def fill_create(create: Parser) -> None:
     create.add_argument("--runtime", default="", help="gvisor (default), container, kata or firecracker")
-    create.add_argument("--allowed-hosts", default="", metavar="A,B", help="names that the session may reach")
+    create.add_argument(
+        "--allowed-hosts", default="", metavar="A,B", help="hosts that it may reach, instead of the default"
+    )
+    create.add_argument("--network", default="", help="list (default), none, or open where the server allows it")
+    create.add_argument("--connections", type=int, help="connections at once (default 256)")
+    create.add_argument(
+        "--network-bytes", type=int, metavar="N", help="bytes a second, both ways together (default any)"
+    )
     create.add_argument("--tenant", default="", help="a name whose /workspace outlives the session")
     create.add_argument("--session-id", default="", help="an id of your own choice")
     create.add_argument("--env", action="append", default=[], metavar="K=V", help="a variable for every command")
@@ -162,6 +169,26 @@ def fill_workspaces(workspaces: Parser) -> None:
     delete = actions.add_parser("delete", help="delete one with all its files", is_json=True)
     delete.add_argument("tenant")
     delete.set_defaults(handler="sessions:delete_workspace", has_ok=True)
+
+
+def fill_allow_hosts(allow: Parser) -> None:
+    allow.add_argument("hosts", nargs="?", metavar="A,B", help="the whole new list")
+    allow.add_argument("--hosts", dest="whole", metavar="A,B", help="the same")
+    allow.add_argument("--add", action="append", default=[], metavar="A,B", help="allow these, too")
+    allow.add_argument("--remove", action="append", default=[], metavar="A,B", help="no longer these; cuts connections")
+    allow.add_argument("--clear", action="store_true", help="allow nothing")
+    allow.add_argument("--session-id", default="", help="there instead of in the shared session")
+    allow.add_argument("--tenant", default="", help="whose shared session")
+    allow.set_defaults(handler="network:allow_hosts")
+
+
+def fill_egress(egress: Parser) -> None:
+    egress.add_argument("session_id")
+    egress.add_argument(
+        "--limit", type=int, default=0, metavar="N", help="only the newest (default: all that are kept)"
+    )
+    egress.add_argument("--follow", action="store_true", help="go on with what comes")
+    egress.set_defaults(handler="network:show_egress")
 
 
 def fill_write(write: Parser) -> None:
@@ -229,6 +256,8 @@ SANDBOX: Mapping[str, tuple[str, Fill]] = {
     "subagent": ("make a child session that shares the parent's /workspace", fill_subagent),
     "status": ("is the service up, and which session is shared; never starts it", fill_status),
     "workspaces": ("list or delete the workspaces that outlive their sessions", fill_workspaces),
+    "allow-hosts": ("show or change which hosts a session may reach, at once", fill_allow_hosts),
+    "egress": ("show what a session asked of the network and was told", fill_egress),
     "write": ("write standard input to a file", fill_write),
     "read": ("print a file", fill_read),
     "list": ("list the files below /workspace", fill_list),

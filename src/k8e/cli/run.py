@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from k8e.cli.network import denied
 from k8e.cli.output import print_json
 from k8e.cli.sharing import in_session
 from k8e.client.errors import InvalidRequest
@@ -58,7 +59,7 @@ async def answer(args: argparse.Namespace, client: AsyncSandboxClient, session_i
         "language": result.language,
     }
     more = {"reason": result.reason, "detail": result.detail}
-    print_json(shown | {key: value for key, value in more.items() if value})
+    print_json(shown | {key: value for key, value in more.items() if value} | denied(result.egress_denied))
     return result.exit_code
 
 
@@ -81,6 +82,8 @@ def explained(end: Exit) -> int:
         sys.stderr.write("k8e: the time is over; everything the program started was ended\n")
     elif end.reason:
         sys.stderr.write(f"k8e: {end.reason.replace('_', ' ')}{': ' + end.detail if end.detail else ''}\n")
+    for each in end.egress_denied:
+        sys.stderr.write(f"k8e: could not reach {each.host}{f':{each.port}' if each.port else ''}: {each.reason}\n")
     return end.exit_code
 
 
@@ -101,7 +104,7 @@ async def poll_run(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
         "duration_ms": run.duration_ms,
         "truncated": run.truncated,
     }
-    print_json(shown | ({"reason": run.reason} if run.reason else {}))
+    print_json(shown | ({"reason": run.reason} if run.reason else {}) | denied(run.egress_denied))
     return 0
 
 

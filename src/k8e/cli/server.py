@@ -30,7 +30,9 @@ def fill(server: Parser) -> None:
     server.add_argument("--config", type=Path, help="a TOML file with the settings below")
     for option in OPTIONS:
         dashed = option.name.replace("_", "-")
-        server.add_argument(f"--{dashed}", f"--sandbox-{dashed}", dest=option.name, help=option.text)
+        bare = {"nargs": "?", "const": "true"} if option.bare else {}
+        names = (f"--{dashed}", f"--sandbox-{dashed}")
+        server.add_argument(*names, dest=option.name, help=option.text, **bare)  # type: ignore[arg-type]
     server.set_defaults(local="server:serve")
     actions = server.add_subparsers(metavar="[status|stop]", parser_class=type(server))
     status = actions.add_parser("status", help="print what the server is, has and does", epilog=SERVER_EXAMPLES)

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING
 
+from k8e.cli.network import split
 from k8e.cli.output import SERVER, print_json
 from k8e.cli.secrets import brokered, reference
 from k8e.cli.sharing import forget, shared
@@ -30,7 +31,7 @@ __all__ = [
 async def create_session(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
     session_id = await client.create_session(
         args.runtime,
-        [host for host in args.allowed_hosts.split(",") if host],
+        split([args.allowed_hosts]),
         args.tenant,
         session_id=args.session_id,
         env=dict(pair(text) for text in args.env),
@@ -38,6 +39,7 @@ async def create_session(args: argparse.Namespace, client: AsyncSandboxClient) -
         limits=limits(args),
         secret_refs=[reference(text) for text in args.secret],
         brokered_secrets=[brokered(text) for text in args.broker],
+        network=args.network,
     )
     print_json({"session_id": session_id, "pod_ip": "", "entries_materialized": 0})
     return 0
@@ -61,6 +63,8 @@ def limits(args: argparse.Namespace) -> Limits:
         processes=args.processes,
         ttl_s=args.ttl,
         idle_timeout_s=args.idle,
+        connections=args.connections,
+        network_bytes_per_s=args.network_bytes,
     )
 
 

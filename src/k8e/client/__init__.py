@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from k8e.client.values import (
         BrokeredSecret,
         Chunk,
+        EgressDecision,
+        EgressDenial,
         ExecResult,
         Exit,
         FileChange,
@@ -50,6 +52,8 @@ __all__ = [
     "Conflict",
     "DeadlineExceeded",
     "Denied",
+    "EgressDecision",
+    "EgressDenial",
     "ExecResult",
     "Exhausted",
     "Exit",

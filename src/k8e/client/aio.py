@@ -17,6 +17,7 @@ from k8e.client.discovery import Target, discover
 from k8e.client.errors import NotFound, SandboxError, SandboxLost
 from k8e.client.execs import ExecCalls, exec_result, raw
 from k8e.client.files import FileCalls
+from k8e.client.network import NetworkCalls
 from k8e.client.secrets import SecretCalls
 from k8e.client.sessions import SessionCalls
 from k8e.client.terminals import TerminalCalls
@@ -26,7 +27,7 @@ from k8e.client.values import Chunk, ExecResult, Exit
 __all__ = ["AsyncSandboxClient"]
 
 
-class AsyncSandboxClient(SessionCalls, ExecCalls, FileCalls, TerminalCalls, SecretCalls):
+class AsyncSandboxClient(SessionCalls, ExecCalls, FileCalls, TerminalCalls, NetworkCalls, SecretCalls):
     """A connection to a sandbox server, found by itself or named by `endpoint` (host:port)."""
 
     def __init__(self, endpoint: str | None = None, tenant_id: str = "", *, target: Target | None = None) -> None:

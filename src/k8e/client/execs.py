@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 
 from k8e._proto import sandbox_pb2 as pb
+from k8e.client.network import denials
 from k8e.client.transport import QUICK_S, Transport, deadline
 from k8e.client.values import Chunk, ExecResult, Exit, RunInfo
 
@@ -186,6 +187,7 @@ def exec_result(message: pb.ExecResponse, *, recreated: bool = False) -> ExecRes
         stdout_bytes=message.stdout_bytes or message.stdout.encode(),
         stderr_bytes=message.stderr_bytes or message.stderr.encode(),
         session_recreated=recreated,
+        egress_denied=denials(message.egress_denied),
     )
 
 
@@ -203,6 +205,7 @@ def collected_result(request: pb.ExecRequest, stdout: bytearray, stderr: bytearr
         detail=end.detail,
         stdout_bytes=bytes(stdout),
         stderr_bytes=bytes(stderr),
+        egress_denied=end.egress_denied,
     )
 
 
@@ -219,6 +222,7 @@ def output_item(message: pb.ExecOutput) -> Chunk | Exit:
         detail=end.detail,
         duration_ms=end.duration_ms,
         truncated=end.truncated,
+        egress_denied=denials(end.egress_denied),
     )
 
 
@@ -237,4 +241,5 @@ def run_info(message: pb.PollRunResponse) -> RunInfo:
         detail=message.detail,
         stdout_bytes=message.stdout_bytes or message.stdout.encode(),
         stderr_bytes=message.stderr_bytes or message.stderr.encode(),
+        egress_denied=denials(message.egress_denied),
     )

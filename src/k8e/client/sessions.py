@@ -39,6 +39,7 @@ class SessionCalls(Transport):
         limits: Limits | None = None,
         secret_refs: Sequence[SecretRef] = (),
         brokered_secrets: Sequence[BrokeredSecret] = (),
+        network: str = "",
     ) -> str:
         """Create a session and return its id."""
         request = pb.CreateSessionRequest(
@@ -49,6 +50,7 @@ class SessionCalls(Transport):
             env=env or {},
             image=image,
             user=user,
+            network=network,
         )
         if limits is not None:
             request.limits.CopyFrom(limits_message(limits))
@@ -117,6 +119,7 @@ class SessionCalls(Transport):
             runtimes={each.name: RuntimeInfo(available=each.available, detail=each.detail) for each in answer.runtimes},
             pool=json.loads(answer.pool_json or "[]"),
             sessions=answer.sessions,
+            egress=json.loads(answer.egress_json or "{}"),
         )
 
     async def stop_server(self, *, destroy: bool = False) -> None:
@@ -153,4 +156,5 @@ def session_info(message: pb.GetSessionResponse) -> SessionInfo:
             )
             for each in message.brokered_secrets
         ),
+        network=message.network,
     )

@@ -181,6 +181,10 @@ class SandboxClient:
     terminal_resize = Blocking(AsyncSandboxClient.terminal_resize)
     terminal_destroy = Blocking(AsyncSandboxClient.terminal_destroy)
 
+    update_allowed_hosts = Blocking(AsyncSandboxClient.update_allowed_hosts)
+    egress = Iterating(AsyncSandboxClient.egress)
+    pip_install = Blocking(AsyncSandboxClient.pip_install)
+
     set_secret = Blocking(AsyncSandboxClient.set_secret)
     secrets = Blocking(AsyncSandboxClient.secrets)
     delete_secret = Blocking(AsyncSandboxClient.delete_secret)

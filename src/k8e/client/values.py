@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 __all__ = [
     "BrokeredSecret",
     "Chunk",
+    "EgressDecision",
+    "EgressDenial",
     "ExecResult",
     "Exit",
     "FileChange",
@@ -21,6 +23,37 @@ __all__ = [
     "SessionInfo",
     "WorkspaceInfo",
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressDenial:
+    """A host that could not be reached, for whoever may allow it; port 0 where it was not even looked up."""
+
+    host: str
+    port: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressDecision:
+    """One thing that a session's network asked for, and the answer."""
+
+    time: float
+    session_id: str
+    verdict: str
+    """allowed, denied, or closed: an allowed connection ended, and now its bytes are known."""
+    protocol: str
+    """dns, tcp, tls or http: what was looked at."""
+    name: str = ""
+    address: str = ""
+    port: int = 0
+    rule: str = ""
+    """The entry of the list that decided."""
+    reason: str = ""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    count: int = 1
+    """How many equal decisions this one stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +80,8 @@ class ExecResult:
     stderr_bytes: bytes = field(default=b"", repr=False)
     session_recreated: bool = False
     """Whether the client's own session had expired and a new, empty one was made for this call."""
+    egress_denied: tuple[EgressDenial, ...] = ()
+    """What its session wanted to reach meanwhile and could not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +104,7 @@ class Exit:
     detail: str = ""
     duration_ms: int = 0
     truncated: bool = False
+    egress_denied: tuple[EgressDenial, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +124,7 @@ class RunInfo:
     detail: str = ""
     stdout_bytes: bytes = field(default=b"", repr=False)
     stderr_bytes: bytes = field(default=b"", repr=False)
+    egress_denied: tuple[EgressDenial, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +196,8 @@ class SessionInfo:
     limits: Limits
     secret_env_vars: tuple[str, ...] = ()
     brokered_secrets: tuple[BrokeredSecret, ...] = ()
+    network: str = ""
+    """none, list or open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,3 +247,5 @@ class ServerInfo:
     runtimes: dict[str, RuntimeInfo]
     pool: list[dict[str, object]]
     sessions: int
+    egress: dict[str, int] = field(default_factory=dict)
+    """What the network decided since the server started, in numbers."""

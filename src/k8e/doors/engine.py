@@ -12,6 +12,9 @@ from k8e.model import (
     Availability,
     Brokered,
     Command,
+    Decision,
+    Denial,
+    EgressMode,
     ExecResult,
     FileEntry,
     Limits,
@@ -29,6 +32,7 @@ from k8e.model import (
 )
 
 __all__ = [
+    "EgressCounts",
     "Engine",
     "EngineStatus",
     "ExecStream",
@@ -72,6 +76,8 @@ class SessionView(Protocol):
     @property
     def background_runs(self) -> int: ...
     @property
+    def network(self) -> EgressMode: ...
+    @property
     def allowed_hosts(self) -> tuple[str, ...]: ...
     @property
     def parent(self) -> SessionId | None: ...
@@ -99,6 +105,8 @@ class ExecStream(Protocol):
 
     @property
     def exec_id(self) -> str: ...
+    @property
+    def denied(self) -> tuple[Denial, ...]: ...
     def __aiter__(self) -> AsyncIterator[Output | Outcome]: ...
     async def send(self, data: bytes) -> None: ...
     async def send_eof(self) -> None: ...
@@ -123,6 +131,8 @@ class RunView(Protocol):
     def truncated(self) -> bool: ...
     @property
     def duration_ms(self) -> int: ...
+    @property
+    def egress_denied(self) -> tuple[Denial, ...]: ...
 
 
 class TerminalView(Protocol):
@@ -185,6 +195,21 @@ class PoolStatus(Protocol):
     def cold_claims(self) -> int: ...
 
 
+class EgressCounts(Protocol):
+    @property
+    def allowed(self) -> int: ...
+    @property
+    def denied(self) -> int: ...
+    @property
+    def closed(self) -> int: ...
+    @property
+    def bytes_sent(self) -> int: ...
+    @property
+    def bytes_received(self) -> int: ...
+    @property
+    def unclaimed(self) -> int: ...
+
+
 class EngineStatus(Protocol):
     @property
     def runtimes(self) -> Mapping[Runtime, Availability]: ...
@@ -192,6 +217,8 @@ class EngineStatus(Protocol):
     def pool(self) -> Mapping[Template, PoolStatus]: ...
     @property
     def sessions(self) -> int: ...
+    @property
+    def egress(self) -> EgressCounts: ...
 
 
 class Engine(Protocol):
@@ -210,6 +237,20 @@ class Engine(Protocol):
         idle_timeout_s: float | None = None,
     ) -> SessionView: ...
     async def run_subagent(self, owner: OwnerId, parent: SessionId) -> SessionView: ...
+
+    async def update_hosts(
+        self,
+        owner: OwnerId,
+        session_id: SessionId,
+        *,
+        hosts: Sequence[str] = (),
+        add: Sequence[str] = (),
+        remove: Sequence[str] = (),
+    ) -> SessionView: ...
+    def egress(
+        self, owner: OwnerId, session_id: SessionId, *, limit: int = 0, follow: bool = False
+    ) -> AsyncIterator[Decision]: ...
+    async def pip_install(self, owner: OwnerId, session_id: SessionId, packages: Sequence[str]) -> ExecResult: ...
 
     async def exec(self, owner: OwnerId, session_id: SessionId, command: Command) -> ExecResult: ...
     async def open_exec(

@@ -20,6 +20,7 @@ from k8e.engine.egress import Egress, EgressCounts
 from k8e.engine.events import EventLog
 from k8e.engine.execs import ExecStream, Output
 from k8e.engine.files import FileChange, Files
+from k8e.engine.packages import pip_install
 from k8e.engine.pool import ShelfStatus
 from k8e.engine.recover import recover
 from k8e.engine.runs import Runs, RunView
@@ -184,6 +185,10 @@ class Engine:
         self, owner: OwnerId, session_id: str, exec_id: str, offsets: Mapping[int, int]
     ) -> ExecStream:
         return await self._commands.attach(self._sessions.find(owner, session_id), exec_id, offsets)
+
+    async def pip_install(self, owner: OwnerId, session_id: str, packages: Sequence[str]) -> ExecResult:
+        """Install packages by name into the session's own Python environment."""
+        return await self._commands.run(self._sessions.find(owner, session_id), pip_install(packages))
 
     # Background runs
 

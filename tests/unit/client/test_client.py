@@ -19,6 +19,7 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e.client import (
     AsyncSandboxClient,
     Chunk,
+    EgressDenial,
     ExecResult,
     Exit,
     InvalidRequest,
@@ -201,6 +202,36 @@ def test_create_session_is_one_call_with_every_option(client: SandboxClient) -> 
     assert (session.runtime_class, session.allowed_hosts, session.env_keys) == ("gvisor", ("github.com",), ("A",))
     assert (session.limits.cpus, session.limits.ttl_s) == (2, 60)
     assert client.exec(sid, "echo $A").stdout == "1\n"
+
+
+def test_the_network_of_a_session_can_be_changed_and_watched(client: SandboxClient) -> None:
+    sid = client.create_session(allowed_hosts=["a.example"], limits=Limits(connections=9))
+    assert (client.get(sid).network, client.get(sid).limits.connections) == ("list", 9)
+    assert client.update_allowed_hosts(sid, add=["b.example:22"], remove=["a.example"]) == ["b.example:22"]
+    assert client.update_allowed_hosts(sid, ["c.example"]) == ["c.example"]
+    assert client.get(sid).allowed_hosts == ("c.example",)
+    with pytest.raises(InvalidRequest, match="anybody can register"):
+        client.update_allowed_hosts(sid, ["*.com"])
+    assert [(each.verdict, each.name) for each in client.egress(sid, 1, follow=True)] == [
+        ("closed", "a.example"),
+        ("denied", "a.example"),
+    ]
+    assert client.server_status().egress["denied"] == 2
+
+
+def test_a_result_says_which_hosts_could_not_be_reached(client: SandboxClient, sid: str) -> None:
+    denial = EgressDenial(host="a.example", port=443, reason="not on the session's list")
+    assert client.exec(sid, "true").egress_denied == ()
+    assert client.exec(sid, "echo denied a.example:443").egress_denied == (denial,)
+    assert client.exec(sid, "cat", stdin=b"denied a.example:443\n").egress_denied == (denial,)
+
+
+def test_packages_are_installed_by_name(client: SandboxClient, sid: str) -> None:
+    done = client.pip_install(sid, ["six==1.16.0"])
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.endswith("-- six==1.16.0")
+    with pytest.raises(InvalidRequest, match="packages"):
+        client.pip_install(sid, ["--help"])
 
 
 def test_sandbox_session_gives_a_client_and_a_fresh_session(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,10 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine, ExecStream, Output, RunView
 from k8e.doors.grpc import fields
 from k8e.doors.grpc.call import Call
+from k8e.doors.grpc.network import denial_messages
 from k8e.doors.grpc.sessions import shown
 from k8e.errors import InvalidSpec
-from k8e.model import Argv, Code, Command, ExecResult, Outcome, Shell
+from k8e.model import Argv, Code, Command, Denial, ExecResult, Outcome, Shell
 
 __all__ = ["ExecRpcs", "command", "exit_message", "output_message"]
 
@@ -64,7 +65,7 @@ class ExecRpcs:
                 feeding = group.create_task(
                     feed(stream, inputs, stdin=first.with_stdin), name=f"input of {stream.exec_id}"
                 )
-                await write_output(call, aiter(stream))
+                await write_output(call, stream)
                 feeding.cancel()
         finally:
             await stream.close()
@@ -77,7 +78,7 @@ class ExecRpcs:
             offsets(request),
         )
         try:
-            await write_output(call, aiter(stream))
+            await write_output(call, stream)
         finally:
             await stream.close(kill=False)
 
@@ -100,9 +101,12 @@ async def feed(stream: ExecStream, inputs: AsyncIterator[pb.ExecInput], *, stdin
         await stream.send_eof()
 
 
-async def write_output(call: Call, items: AsyncIterator[Output | Outcome]) -> None:
-    async for item in items:
-        await call.write(exit_message(item) if isinstance(item, Outcome) else output_message(item))
+async def write_output(call: Call, stream: ExecStream) -> None:
+    async for item in stream:
+        if isinstance(item, Outcome):
+            await call.write(exit_message(item, denied=stream.denied))
+        else:
+            await call.write(output_message(item))
 
 
 async def write_text(call: Call, stream: ExecStream) -> None:
@@ -203,6 +207,7 @@ def answer(result: ExecResult, request: pb.ExecRequest) -> pb.ExecResponse:
         stderr_bytes=stderr_bytes,
         signal=outcome.signal,
         detail=shown(outcome.detail),
+        egress_denied=denial_messages(result.egress_denied),
     )
 
 
@@ -217,7 +222,7 @@ def output_message(output: Output) -> pb.ExecOutput:
     return pb.ExecOutput(chunk=pb.OutputChunk(channel=channel, offset=output.offset, data=output.payload))
 
 
-def exit_message(outcome: Outcome, *, truncated: bool = False) -> pb.ExecOutput:
+def exit_message(outcome: Outcome, *, truncated: bool = False, denied: tuple[Denial, ...] = ()) -> pb.ExecOutput:
     return pb.ExecOutput(
         exit=pb.ExecExit(
             exit_code=outcome.exit_code,
@@ -227,5 +232,6 @@ def exit_message(outcome: Outcome, *, truncated: bool = False) -> pb.ExecOutput:
             detail=shown(outcome.detail),
             duration_ms=outcome.duration_ms,
             truncated=truncated,
+            egress_denied=denial_messages(denied),
         )
     )

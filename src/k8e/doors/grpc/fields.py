@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from k8e.errors import InvalidSpec
-from k8e.model import Language, RunId, Runtime, SessionId, TerminalId
+from k8e.model import EgressMode, Language, RunId, Runtime, SessionId, TerminalId
 
 __all__ = [
     "MESSAGE_BYTES",
@@ -19,6 +19,7 @@ __all__ = [
     "environment",
     "hosts",
     "language",
+    "network",
     "offset",
     "path",
     "positive",
@@ -42,6 +43,7 @@ ENV_TOTAL_BYTES = 32 * 1024
 PATH_BYTES = 4096
 WORD_CHARS = 256
 HOSTS = 256
+HOST_BYTES = 1024
 
 ALIASES = {
     "": Language.BASH,
@@ -56,7 +58,6 @@ ALIASES = {
 }
 
 _WORD = re.compile(r"[^\x00-\x20\x7f/\\]+")
-_HOST = re.compile(r"[A-Za-z0-9*._:\[\]-]{1,253}")
 
 
 def as_bytes(text: str) -> bytes:
@@ -133,10 +134,16 @@ def hosts(names: Iterable[str], field: str = "allowed_hosts") -> tuple[str, ...]
     listed = tuple(names)
     if len(listed) > HOSTS:
         raise InvalidSpec(f"has more than {HOSTS} names", field=field)
-    for name in listed:
-        if not _HOST.fullmatch(name):
-            raise InvalidSpec(f"{name!r} is not a host name", field=field)
-    return listed
+    # What an entry means, and why some mean nothing, is the policy's to say.
+    return tuple(clean(name, field, limit=HOST_BYTES) for name in listed)
+
+
+def network(text: str, default: EgressMode) -> EgressMode:
+    try:
+        return EgressMode(text) if text else default
+    except ValueError:
+        known = ", ".join(EgressMode)
+        raise InvalidSpec(f"{text!r} is not one of {known}", field="network") from None
 
 
 def runtime(text: str, default: Runtime) -> Runtime:

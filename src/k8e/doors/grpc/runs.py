@@ -8,6 +8,7 @@ from k8e.doors.grpc import fields
 from k8e.doors.grpc.call import Call
 from k8e.doors.grpc.execs import exit_message, offsets, output_message
 from k8e.doors.grpc.fields import MESSAGE_BYTES
+from k8e.doors.grpc.network import denial_messages
 from k8e.doors.grpc.sessions import shown
 from k8e.model import Outcome
 
@@ -28,8 +29,8 @@ class RunRpcs:
         run_id = fields.run_id(request.run_id)
         async for item in self._engine.open_run(call.owner, run_id, offsets(request)):
             if isinstance(item, Outcome):
-                truncated = self._engine.poll_run(call.owner, run_id).truncated
-                await call.write(exit_message(item, truncated=truncated))
+                run = self._engine.poll_run(call.owner, run_id)
+                await call.write(exit_message(item, truncated=run.truncated, denied=run.egress_denied))
             else:
                 await call.write(output_message(item))
 
@@ -50,6 +51,7 @@ def run_message(run: RunView, *, output: bool = True) -> pb.PollRunResponse:
         status=run.status,
         duration_ms=run.duration_ms,
         truncated=run.truncated,
+        egress_denied=denial_messages(run.egress_denied),
     )
     if run.outcome is not None:
         message.exit_code = run.outcome.exit_code

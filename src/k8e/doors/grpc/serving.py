@@ -20,12 +20,13 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc import aio
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.doors.engine import Engine, PoolStatus
+from k8e.doors.engine import EgressCounts, Engine, PoolStatus
 from k8e.doors.grpc.call import Call
 from k8e.doors.grpc.errors import ERROR_KEY, answer_for, single
 from k8e.doors.grpc.execs import ExecRpcs
 from k8e.doors.grpc.fields import MESSAGE_BYTES
 from k8e.doors.grpc.files import FileRpcs
+from k8e.doors.grpc.network import NetworkRpcs
 from k8e.doors.grpc.runs import RunRpcs
 from k8e.doors.grpc.secrets import SecretRpcs
 from k8e.doors.grpc.sessions import SessionRpcs
@@ -93,6 +94,7 @@ class Door:
             FileRpcs(engine),
             TerminalRpcs(engine),
             SecretRpcs(engine),
+            NetworkRpcs(engine),
             ServerRpcs(engine, facts),
         )
 
@@ -136,6 +138,7 @@ class ServerRpcs:
             pool_json=json.dumps([pool_entry(*each) for each in status.pool.items()]),
             sessions=status.sessions,
             version=self._facts.version,
+            egress_json=json.dumps(egress_entry(status.egress)),
         )
 
     async def StopServer(self, call: Call, request: pb.StopServerRequest) -> pb.StopServerResponse:
@@ -156,6 +159,18 @@ def pool_entry(template: Template, status: PoolStatus) -> dict[str, str | int]:
         "target": status.target,
         "warm_claims": status.warm_claims,
         "cold_claims": status.cold_claims,
+    }
+
+
+def egress_entry(counts: EgressCounts) -> dict[str, int]:
+    """What the network decided, in numbers."""
+    return {
+        "allowed": counts.allowed,
+        "denied": counts.denied,
+        "closed": counts.closed,
+        "bytes_sent": counts.bytes_sent,
+        "bytes_received": counts.bytes_received,
+        "unclaimed": counts.unclaimed,
     }
 
 

@@ -23,7 +23,9 @@ TRANSCRIPT_LIMIT = 64 * 1024
 TRANSCRIPT_MAX = 1024 * 1024
 
 NEVER_WHEN_ZERO = {"ttl_s", "idle_timeout_s"}
-WHOLE = {"memory_bytes", "processes", "disk_bytes", "output_bytes", "run_output_bytes"}
+WHOLE = {
+    "memory_bytes", "processes", "disk_bytes", "output_bytes", "run_output_bytes", "connections", "network_bytes_per_s",
+}  # fmt: skip
 
 
 class SessionRpcs:
@@ -114,6 +116,7 @@ def session_spec(request: pb.CreateSessionRequest, defaults: SessionSpec) -> Ses
         secret_refs=secrets.secret_refs(request.secret_refs),
         brokered=secrets.brokered(request.brokered_secrets),
         allowed_hosts=fields.hosts(request.allowed_hosts) or defaults.allowed_hosts,
+        network=fields.network(request.network, defaults.network),
         user=fields.word(request.user, "user", required=False) or defaults.user,
     )
 
@@ -122,6 +125,7 @@ def limits_over(asked: pb.SessionLimits, defaults: Limits) -> Limits:
     """The fields that are set, checked, over the defaults."""
     given = {field.name: value for field, value in asked.ListFields()}
     checks: dict[str, Callable[[float, str], float]] = dict.fromkeys(NEVER_WHEN_ZERO, fields.seconds)
+    checks["network_bytes_per_s"] = lambda value, name: fields.offset(int(value), name)
     checked = {name: checks.get(name, fields.positive)(value, f"limits.{name}") for name, value in given.items()}
     whole = {name: int(value) for name, value in checked.items() if name in WHOLE}
     return dataclasses.replace(defaults, **(checked | whole))  # type: ignore[arg-type]  # names come from the proto
@@ -138,6 +142,7 @@ def session_message(view: SessionView) -> pb.GetSessionResponse:
         secret_env_vars=view.secret_env_vars,
         brokered_secrets=secrets.brokered_messages(view.brokered),
         background_runs=view.background_runs,
+        network=view.network,
         allowed_hosts=view.allowed_hosts,
         image=shown(view.image),
         limits=limits_message(view.limits),
