@@ -23,7 +23,8 @@ from k8e.egress.http import LIMIT, Refused
 from k8e.egress.scrub import Decoder, Scrubber, UnknownEncoding
 from k8e.egress.swap import Swap
 from k8e.egress.tls import TlsStream
-from k8e.model import Decision, Grant, Verdict
+from k8e.egress.upstream import Unreachable
+from k8e.model import Decision, Verdict
 
 __all__ = ["Broker", "upstream_context"]
 
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 _PORT = 443
 _HANDSHAKE_S = 20.0
 _LINGER_S = 2.0
-_LINGER_BYTES = 1024 * 1024
+_LINGER_BYTES = 64 * 1024 * 1024
 _BODILESS = {204, 304}
 
 
@@ -55,10 +56,13 @@ class Broker:
     async def __call__(
         self, client: socket.socket, first_bytes: bytes, name: str, member: Member, dial: Dial, desk: Desk
     ) -> tuple[int, int]:
-        """Serve until either side ends; bytes sent and received. Closes what it dials, not `client`."""
+        """Serve until either side ends; bytes sent and received. Closes what it dials, not `client`.
+
+        Raises: Unreachable, after the sandbox was told.
+        """
         context = self._authority(member).context(name)
         near = TlsStream(client, context, server_side=True, first=first_bytes)
-        connection = _Connection(near, client, name, member, desk)
+        connection = _Connection(near, name, member, desk)
         try:
             await connection.run(dial, self._upstream)
         except (OSError, h11.ProtocolError, TimeoutError) as error:
@@ -74,13 +78,12 @@ class _Over(Exception):
 
 
 class _Connection:
-    def __init__(self, near: TlsStream, client: socket.socket, name: str, member: Member, desk: Desk) -> None:
+    def __init__(self, near: TlsStream, name: str, member: Member, desk: Desk) -> None:
         self._near = near
         self._far: TlsStream | None = None
         self._name = name
         self._member = member
         self._desk = desk
-        self._address = _peer(client)
         self._inside = h11.Connection(h11.SERVER, max_incomplete_event_size=LIMIT)
         self._outside = h11.Connection(h11.CLIENT, max_incomplete_event_size=LIMIT)
         self._swap = Swap(name, member.grants)
@@ -96,7 +99,13 @@ class _Connection:
             with contextlib.closing(await self._reach(dial)) as sock:
                 self._far = await self._trusted(sock, upstream)
                 await self._carry(request)
-        await self._near.finish()
+        await self._part()
+
+    async def _part(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                await self._near.finish()
+                await self._near.hear_out(_LINGER_BYTES)
 
     async def _greet(self) -> bool:
         try:
@@ -117,9 +126,10 @@ class _Connection:
     async def _reach(self, dial: Dial) -> socket.socket:
         try:
             return await dial()
-        except (OSError, TimeoutError) as error:
-            await self._refuse(502, f"{self._name} cannot be reached ({_text(error)})")
-            raise _Over from error
+        except Unreachable as error:
+            await self._refuse(502, f"{self._name}: {error}")
+            await self._part()
+            raise
 
     async def _trusted(self, sock: socket.socket, upstream: ssl.SSLContext) -> TlsStream:
         far = TlsStream(sock, upstream, name=self._name)
@@ -164,19 +174,13 @@ class _Connection:
 
     async def _judged(self, request: h11.Request) -> h11.Request:
         """With the grants of this moment: a secret may have been changed or taken away since the last request."""
-        self._swap = Swap(self._name, self._grants())
+        self._swap = Swap(self._name, self._member.grants)
         try:
             return self._swap.request(request)
         except Refused as refused:
             self._deny(refused.reason, protocol="http")
             await self._refuse(403, refused.reason)
             raise _Over from refused
-
-    def _grants(self) -> tuple[Grant, ...]:
-        current = self._desk.member(self._address)
-        if current is None or current.sandbox != self._member.sandbox:
-            raise _Over
-        return current.grants
 
     async def _send_body(self) -> None:
         watch = self._swap.elsewhere()
@@ -261,7 +265,7 @@ class _Connection:
         except UnknownEncoding as error:
             reason = f"{self._name} answered in an encoding that cannot be looked into ({error})"
             self._deny(reason, protocol="http")
-            await self._refuse(502, reason, hear_out=False)
+            await self._refuse(502, reason)
             raise _Over from error
         await self._send_in(answer.head)
         async for piece in self._body(answer.decoder):
@@ -329,8 +333,8 @@ class _Connection:
             )
         )
 
-    async def _refuse(self, status: int, reason: str, *, hear_out: bool = True) -> None:
-        """Say why, as far as a response can still be begun; hear the other side out where nobody else is reading."""
+    async def _refuse(self, status: int, reason: str) -> None:
+        """Say why, as far as a response can still be begun."""
         if self._inside.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         text = f"k8e: {reason}\n".encode()
@@ -343,29 +347,12 @@ class _Connection:
             await self._send_in(h11.Response(status_code=status, headers=headers))
             await self._send_in(h11.Data(data=text))
             await self._send_in(h11.EndOfMessage())
-            await self._near.finish()
-            if hear_out:
-                await self._hear_out()
-
-    async def _hear_out(self) -> None:
-        """A close with unread bytes would be a reset, which destroys what we have just said."""
-        heard = 0
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_S):
-                while heard < _LINGER_BYTES and (data := await self._near.read()):
-                    heard += len(data)
 
 
 async def _until_over(direction: Coroutine[None, None, None]) -> None:
     """One direction's end as a value: an exception would be the group's."""
     with contextlib.suppress(_Over, OSError, h11.ProtocolError, UnknownEncoding):
         await direction
-
-
-def _peer(sock: socket.socket) -> str:
-    with contextlib.suppress(OSError):
-        return str(sock.getpeername()[0])
-    return ""
 
 
 def _text(error: BaseException) -> str:

@@ -37,6 +37,8 @@ class Swap:
 
     def request(self, request: h11.Request) -> h11.Request:
         """The request with values in it. Raises: Refused, also for a placeholder where it is not for."""
+        if request.http_version not in (b"1.0", b"1.1"):
+            raise Refused("this host is reached through HTTP/1.1 only")
         headers = [self._swapped(name, value) for name, value in request.headers.raw_items()]
         swapped = h11.Request(method=request.method, target=request.target, headers=headers)
         terms = Terms(name=self.name, port=_PORT, unspeakable=tuple(each.placeholder.encode() for each in self.grants))

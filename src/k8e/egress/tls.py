@@ -81,6 +81,14 @@ class TlsStream:
                 await self._send_pending()
             self._sock.shutdown(socket.SHUT_WR)
 
+    async def hear_out(self, limit: int) -> None:
+        """After `finish`: throw away what still comes. A close with unread bytes would be a reset, which destroys what
+        the other side has not read yet."""
+        left = limit
+        with contextlib.suppress(OSError):
+            while left > 0 and (data := await self._loop.sock_recv(self._sock, _PIECE)):
+                left -= len(data)
+
     async def _fill(self) -> None:
         data = await self._loop.sock_recv(self._sock, _PIECE)
         self.bytes_in += len(data)
