@@ -1,14 +1,17 @@
 """Decisions on their way out: the first of its kind at once, equal ones within the next second as one with a count.
 
+Denials are told one by one while there are few: each may be of another command, whose caller is to hear of it.
+
 A sandbox that makes up new names or addresses all the time fills its own allowance, not its owner's log.
 """
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from dataclasses import replace
 
-from k8e.model import Decision, SandboxId
+from k8e.model import Decision, SandboxId, Verdict
 
 __all__ = ["KINDS_PER_S", "WINDOW_S", "Collector"]
 
@@ -24,6 +27,7 @@ class Collector:
 
     def __init__(self, tell: Callable[[Decision], None]) -> None:
         self._tell = tell
+        self._told: collections.Counter[SandboxId] = collections.Counter()
         self._open: dict[SandboxId, dict[_Kind, Decision | None]] = {}
         """By sandbox and kind: what came after the one that was told."""
 
@@ -32,7 +36,12 @@ class Collector:
         begins = not self._open
         kinds = self._open.setdefault(decision.sandbox, {})
         kind = _kind(decision)
-        if kind not in kinds and len(kinds) >= KINDS_PER_S:
+        if decision.verdict is Verdict.DENIED and self._told[decision.sandbox] < KINDS_PER_S:
+            self._told[decision.sandbox] += 1
+            kinds.setdefault(kind, None)
+            self._tell(decision)
+            return begins
+        if kind not in kinds and max(len(kinds), self._told[decision.sandbox]) >= KINDS_PER_S:
             kind, decision = ("more", decision.verdict), _anonymous(decision)
             kinds.setdefault(kind, None)
         elif kind not in kinds:
@@ -46,6 +55,7 @@ class Collector:
     def flush(self) -> None:
         """Tell what was kept and begin anew."""
         kept, self._open = self._open, {}
+        self._told.clear()
         for kinds in kept.values():
             for decision in kinds.values():
                 if decision is not None:
