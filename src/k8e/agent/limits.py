@@ -40,13 +40,10 @@ def prepare() -> None:
         return
     from . import libc
 
-    try:
-        os.mkdir(_MOUNT, 0o700)
-        libc.mount("cgroup", _MOUNT, "cgroup", 0, "pids")
-    except OSError:
-        _discard()
+    if not (_mount("cgroup2", "") or _mount("cgroup", "pids")):
         return
     try:
+        _delegate()
         os.makedirs(os.path.join(_MOUNT, _GROUP), exist_ok=True)
         _Group.limit = _open("pids.max", os.O_WRONLY)
         _Group.current = _open("pids.current", os.O_RDONLY)
@@ -54,6 +51,31 @@ def prepare() -> None:
     finally:
         libc.unmount_lazily(_MOUNT)
         _discard()
+
+
+def _mount(kind: str, data: str) -> bool:
+    """Whether the sentry has this kind: v2, where every fork is counted, or v1 of older releases."""
+    from . import libc
+
+    try:
+        os.mkdir(_MOUNT, 0o700)
+        libc.mount("cgroup", _MOUNT, kind, 0, data)
+    except OSError:
+        _discard()
+        return False
+    return True
+
+
+def _delegate() -> None:
+    """v2 counts in a group only where its parent says so; v1 has no such file."""
+    try:
+        fd = os.open(os.path.join(_MOUNT, "cgroup.subtree_control"), os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.write(fd, b"+pids")
+    finally:
+        os.close(fd)
 
 
 def _open(name: str, mode: int) -> int:

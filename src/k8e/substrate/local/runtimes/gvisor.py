@@ -28,8 +28,11 @@ _FLAGS = {
     "file-access-mounts": "exclusive",
     # A namespace per gofer goes with it; the shared default is pinned by a mount that nobody removes.
     "gofer-network-namespace": "new",
+    # With v1's seven hierarchies a fork is charged to one of them at random, so a limit on processes holds for every
+    # seventh; with v2 the agent's own hierarchy is the only one there is.
+    "in-sandbox-cgroup": "v2",
 }
-_OPTIONAL = frozenset({"gofer-network-namespace"})
+_OPTIONAL = frozenset({"gofer-network-namespace", "in-sandbox-cgroup"})
 """Flags that older releases do not know and work without."""
 _TIMEOUT_S = 10.0
 
