@@ -20,12 +20,15 @@ from k8e import __version__
 from k8e.agent import hook
 from k8e.doors.grpc import Door, ServerFacts, serve
 from k8e.doors.grpc.serving import Address
+from k8e.egress.defaults import CA_BUNDLE_AT, Registries
+from k8e.egress.defaults import read as read_registries
 from k8e.engine.engine import Engine
-from k8e.engine.settings import EngineSettings, PoolSettings, Quotas
+from k8e.engine.settings import EgressSettings, EngineSettings, PoolSettings, Quotas
 from k8e.errors import Conflict, HostUnsupported
 from k8e.identity import LoopbackIdentifier, SocketTable, ensure_server_certificate, host_names, uid_owner
 from k8e.identity.sealing import FileSealer
 from k8e.model import Limits, Runtime, SessionSpec
+from k8e.policy import entries
 from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Reporter
@@ -45,19 +48,19 @@ def run(settings: ServerSettings, *, environ: Mapping[str, str], report: Reporte
     make_directories(settings.data_dir)
     with locked(settings.data_dir / "server" / "lock"):
         provisioned = ensure(Path(settings.tools_dir or settings.data_dir), report, env=environ)
-        asyncio.run(main(settings, provisioned))
+        asyncio.run(main(settings, provisioned, read_registries(environ)))
 
 
-async def main(settings: ServerSettings, provisioned: Provisioned) -> None:
+async def main(settings: ServerSettings, provisioned: Provisioned, registries: Registries) -> None:
     """The whole server, in the order in which it is built."""
     stop = Stop()
     certificate = ensure_server_certificate(
         settings.data_dir / "server" / "tls", names=names(settings), now=datetime.datetime.now(datetime.UTC)
     )
-    substrate = LocalSubstrate(local_settings(settings, provisioned))
+    substrate = LocalSubstrate(local_settings(settings, provisioned, files=bundle_file(settings.data_dir, registries)))
     doors: dict[str, str] = {}
     sealer = FileSealer(settings.data_dir / "server" / "secrets.key")
-    async with Engine.open(engine_settings(settings), substrate, sealer) as engine:
+    async with Engine.open(engine_settings(settings, registries), substrate, sealer) as engine:
         door = Door(engine, defaults=session_defaults(settings), facts=facts(settings, doors, stop))
         with contextlib.closing(SocketTable()) as sockets:
             async with contextlib.AsyncExitStack() as open_doors:
@@ -162,7 +165,21 @@ def names(settings: ServerSettings) -> list[str]:
     return [*host_names(), *listened, *advertised]
 
 
-def local_settings(settings: ServerSettings, provisioned: Provisioned) -> LocalSettings:
+def bundle_file(data_dir: Path, registries: Registries) -> Mapping[str, Path]:
+    """The certificates that the operator's tools trust, for sandboxes; an old file lives on in those that have it."""
+    if registries.ca_bundle is None:
+        return {}
+    path = data_dir / "server" / "registries.crt"
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(registries.ca_bundle)
+    temporary.chmod(0o644)
+    temporary.replace(path)
+    return {CA_BUNDLE_AT: path}
+
+
+def local_settings(
+    settings: ServerSettings, provisioned: Provisioned, *, files: Mapping[str, Path] | None = None
+) -> LocalSettings:
     return LocalSettings(
         data_dir=settings.data_dir,
         runsc=Path(provisioned.runsc.path) if provisioned.runsc else None,
@@ -171,11 +188,12 @@ def local_settings(settings: ServerSettings, provisioned: Provisioned) -> LocalS
         agent_argv=provisioned.bundle.argv,
         agent_env=provisioned.bundle.env,
         site_hook=SiteHook(name=hook.NAME, line=hook.LINE),
+        files=files or {},
         node_tools=provisioned.node,
     )
 
 
-def engine_settings(settings: ServerSettings) -> EngineSettings:
+def engine_settings(settings: ServerSettings, registries: Registries) -> EngineSettings:
     if settings.pool_min > settings.pool_max:
         raise HostUnsupported(f"pool_min {settings.pool_min} is more than pool_max {settings.pool_max}")
     return EngineSettings(
@@ -184,6 +202,18 @@ def engine_settings(settings: ServerSettings) -> EngineSettings:
         limits=session_defaults(settings).limits,
         pool=PoolSettings(min=settings.pool_min, max=settings.pool_max),
         quotas=Quotas(sessions=settings.sessions_per_owner),
+        egress=egress_settings(settings, registries),
+    )
+
+
+def egress_settings(settings: ServerSettings, registries: Registries) -> EgressSettings:
+    """The operator's registries and code hosts for everybody, and what else the operator lists."""
+    listed = tuple(entries.parse(entry) for entry in settings.default_hosts)
+    return EgressSettings(
+        rules=(*registries.hosts, *EgressSettings().rules, *listed),
+        allow_open=settings.allow_open_network,
+        env=registries.env,
+        ca_bundle=registries.ca_bundle,
     )
 
 

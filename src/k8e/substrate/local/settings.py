@@ -31,5 +31,7 @@ class LocalSettings:
     site_hook: SiteHook | None = None
     image_roots: tuple[Path, ...] = ()
     """Where images other than `host` may lie, besides <data>/images/library."""
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """Files of ours that every sandbox sees, read-only, by their place inside; root inside may read them, so may all."""
     node_tools: Path | None = None
     """An npm prefix with `bin/tsx`, shown to `host` sandboxes as /opt/k8e; None: <data>/tools/node, if it is there."""

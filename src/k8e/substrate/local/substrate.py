@@ -11,6 +11,7 @@ import logging
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from k8e.errors import HostUnsupported, K8eError, SandboxFailed
@@ -36,7 +37,7 @@ from k8e.substrate.local.host.process import Process, is_alive, wait_death
 from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.images.store import ImageStore
 from k8e.substrate.local.layout import Layout
-from k8e.substrate.local.plan import LIVE_AT, Agent, Image, MemoryPlan, memory_plan
+from k8e.substrate.local.plan import LIVE_AT, Agent, Bind, Image, MemoryPlan, memory_plan
 from k8e.substrate.local.record import Record
 from k8e.substrate.local.runtimes import unavailable
 from k8e.substrate.local.runtimes.container import Container
@@ -76,6 +77,7 @@ class LocalSubstrate:
         self._disks = Disks(self._layout.disks)
         self._idmaps = IdMaps()
         self._builder = Builder(self._disks, self._idmaps)
+        self._shown = tuple(Bind(source=source, target=place) for place, source in settings.files.items())
         self._images = ImageStore(
             self._layout,
             (self._layout.images / "library", *settings.image_roots),
@@ -187,7 +189,7 @@ class LocalSubstrate:
                 paths=paths,
                 group=self._group(sandbox),
                 runtime=self._driver(template.runtime),
-                image=image,
+                image=replace(image, binds=(*image.binds, *self._shown)),
                 agent=self._agent,
                 block=block,
                 memory_bytes=template.memory_bytes,
