@@ -83,7 +83,7 @@ async def open_rig(handler: Handler, *, host_is: str = HOST, is_up: bool = True)
     public = Authority.new()
     session = Authority.new()
     upstream = ssl.create_default_context(cadata=public.certificate)
-    broker = Broker(lambda _member: session, upstream)
+    broker = Broker(lambda _member: session, lambda: upstream)
     desk = _Desk()
     guest = Guest(grants=(Grant(host=HOST, header="authorization", placeholder=WORD, value=VALUE),))
     dials: list[socket.socket] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from k8e import logs
 from k8e.egress import daemon, groups
-from k8e.egress.plane import Plane
+from k8e.egress.serving import plane
 
 __all__: list[str] = []
 
@@ -21,7 +21,7 @@ def _main() -> None:
     args = parser.parse_args()
     logs.configure(args.log_level)
     groups.leave_servers()
-    daemon.run(args.data_dir, Plane, lambda: _say_ready(args.ready))
+    daemon.run(args.data_dir, plane(args.data_dir), lambda: _say_ready(args.ready))
 
 
 def _say_ready(descriptor: int | None) -> None:

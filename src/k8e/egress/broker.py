@@ -14,6 +14,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
 
 import h11
 
@@ -26,7 +27,7 @@ from k8e.egress.tls import TlsStream
 from k8e.egress.upstream import Unreachable
 from k8e.model import Decision, Verdict
 
-__all__ = ["Broker", "upstream_context"]
+__all__ = ["Broker", "Trust"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,21 +38,31 @@ _LINGER_BYTES = 64 * 1024 * 1024
 _BODILESS = {204, 304}
 
 
-def upstream_context(ca_bundle: bytes | None = None) -> ssl.SSLContext:
-    """How hosts are verified: by what this machine trusts, and by the operator's own bundle."""
-    context = ssl.create_default_context()
-    if ca_bundle:
-        context.load_verify_locations(cadata=ca_bundle.decode("ascii", "ignore"))
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+class Trust:
+    """How hosts are verified: by what this machine trusts, and by the operator's own bundle where there is one."""
+
+    def __init__(self, bundle: Path) -> None:
+        self._bundle = bundle
+        self._known: tuple[int, ssl.SSLContext] | None = None
+
+    def __call__(self) -> ssl.SSLContext:
+        """Read anew when the bundle has changed. Raises: OSError, when it cannot be read."""
+        changed_at = self._bundle.stat().st_mtime_ns if self._bundle.exists() else 0
+        if self._known is None or self._known[0] != changed_at:
+            context = ssl.create_default_context()
+            if changed_at:
+                context.load_verify_locations(self._bundle)
+            context.set_alpn_protocols(["http/1.1"])
+            self._known = changed_at, context
+        return self._known[1]
 
 
 class Broker:
     """Called by the data plane for a connection to port 443 of a host that a grant names."""
 
-    def __init__(self, authority: Callable[[Member], Authority], upstream: ssl.SSLContext) -> None:
+    def __init__(self, authority: Callable[[Member], Authority], trust: Callable[[], ssl.SSLContext]) -> None:
         self._authority = authority
-        self._upstream = upstream
+        self._trust = trust
 
     async def __call__(
         self, client: socket.socket, first_bytes: bytes, name: str, member: Member, dial: Dial, desk: Desk
@@ -64,7 +75,7 @@ class Broker:
         near = TlsStream(client, context, server_side=True, first=first_bytes)
         connection = _Connection(near, name, member, desk)
         try:
-            await connection.run(dial, self._upstream)
+            await connection.run(dial, self._trust())
         except (OSError, h11.ProtocolError, TimeoutError) as error:
             _log.debug("a brokered connection broke off", extra={"host": name, "error": type(error).__name__})
         return near.bytes_in, near.bytes_out

@@ -140,13 +140,16 @@ class EgressClient:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def open(cls, data_dir: Path) -> AsyncIterator[EgressClient]:
+    async def open(cls, data_dir: Path, *, trust: bytes | None = None) -> AsyncIterator[EgressClient]:
         """A daemon that serves, for as long as the block; it goes on afterwards if a sandbox needs it.
+
+        `trust` is a certificate bundle with which it verifies hosts for brokered secrets, beside the machine's own.
 
         Raises: HostUnsupported, with the end of the daemon's log.
         """
         client = cls(Home.of(data_dir))
         client._home.make()
+        client._home.keep_trust(trust)
         channel = await client._connect()
         group = asyncio.TaskGroup()
         await group.__aenter__()
@@ -292,10 +295,19 @@ class EgressClient:
     async def _leave(self) -> None:
         """Take the daemon and the router along if no sandbox needs them."""
         self._is_leaving = True
-        with contextlib.suppress(_Gone, _Refused, TimeoutError):
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
-                if self._channel is None or await self._channel.ask("leave"):
+                if await self._may_go():
                     await self._wait_alone()
+
+    async def _may_go(self) -> bool:
+        """Whether the daemon goes, or is gone."""
+        try:
+            return self._channel is None or bool(await self._channel.ask("leave"))
+        except _Gone:
+            return True
+        except _Refused:
+            return False
 
     async def _wait_alone(self) -> None:
         """Until the daemon has ended; a dead one's router is ours to remove."""

@@ -44,6 +44,11 @@ class Home:
         return self.root / "next"
 
     @property
+    def trust(self) -> Path:
+        """The operator's own certificate bundle, where there is one."""
+        return self.root / "trust.pem"
+
+    @property
     def socket(self) -> Path:
         return self.root / "control.sock"
 
@@ -61,6 +66,15 @@ class Home:
     def make(self) -> None:
         for path in (self.root, self.namespaces, self.members):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def keep_trust(self, bundle: bytes | None) -> None:
+        """Write the operator's bundle down, or forget it; whoever reads it finds the old one or the new one."""
+        if bundle is None:
+            self.trust.unlink(missing_ok=True)
+        elif not self.trust.exists() or self.trust.read_bytes() != bundle:
+            partial = self.trust.with_suffix(".partial")
+            partial.write_bytes(bundle)
+            partial.replace(self.trust)
 
     def attached(self) -> frozenset[SandboxId]:
         """Every sandbox of which a trace is here; known without asking the daemon."""

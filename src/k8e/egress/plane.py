@@ -14,6 +14,7 @@ from k8e.egress import resolver
 from k8e.egress.decisions import WINDOW_S, Collector
 from k8e.egress.desk import Broker, Desk, Dial, Member
 from k8e.egress.guests import Guest, Guests
+from k8e.egress.http import Refused
 from k8e.egress.proxy import Proxy
 from k8e.egress.sockets import furnish, reset
 from k8e.egress.upstream import Resolve, SystemResolver
@@ -176,7 +177,4 @@ def _reading(sock: socket.socket, on_ready: Callable[..., None], *args: object) 
 async def _broker(
     client: socket.socket, first_bytes: bytes, name: str, member: Member, dial: Dial, desk: Desk
 ) -> tuple[int, int]:
-    # Only those who use secrets pay for the cryptography.
-    from k8e.egress.broker import serve
-
-    return await serve(client, first_bytes, name, member, dial, desk)
+    raise Refused("nobody here speaks for secrets", name)
