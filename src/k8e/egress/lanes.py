@@ -1,7 +1,9 @@
 """Whose turn it is: every sandbox has a lane, and lanes with work go round, however much work each has.
 
 Deficit round robin: a lane pays for what it moved and waits until its credit is back; a lane that runs empty is forgiven,
-so a single stream that pauses between its pieces is never behind a lane that is always full. Time is an argument.
+so a single stream that pauses between its pieces is never behind a lane that is always full. A lane with very many streams
+also rests between its rounds while others are active: each stream costs both its ends' processors too, so equal bytes
+would not yet be an equal share of the machine. Time is an argument.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ __all__ = ["Bucket", "Lane", "Ring"]
 J = TypeVar("J")
 
 _QUANTUM = 256 * 1024
-_STEP_COST = 8 * 1024
+_STEP_COST = 64 * 1024
 """What a turn costs beyond its bytes: many small pieces must not be cheaper than a few big ones."""
+_MODESTY_S = 0.001
+"""How long a greedy lane rests after each round, while others are active."""
+_ACTIVE_S = 0.005
 _SMALLEST_REST_S = 0.005
 
 
@@ -58,6 +63,11 @@ class Lane(Generic[J]):
     is_going: bool = False
     """In the ring, or resting until its bucket has filled."""
 
+    @property
+    def is_greedy(self) -> bool:
+        """Whether it must leave the others more than an equal share."""
+        return False
+
 
 class Ring(Generic[J]):
     """The lanes that have work."""
@@ -67,6 +77,9 @@ class Ring(Generic[J]):
         self._resting: dict[Lane[J], float] = {}
         self._smallest = smallest
         """With less than this in its bucket, a lane rests: crumbs cost as much as loaves."""
+        self._latest: tuple[Lane[J] | None, float] = (None, 0.0)
+        self._before: tuple[Lane[J] | None, float] = (None, 0.0)
+        """Of another lane than the latest."""
 
     def push(self, lane: Lane[J], job: J) -> None:
         lane.ready.append(job)
@@ -84,27 +97,33 @@ class Ring(Generic[J]):
                 lane.is_going, lane.credit = False, 0
             elif lane.credit <= 0:
                 lane.credit += _QUANTUM
-                self._going.rotate(-1)
+                if lane.is_greedy and self._others_are_active(lane, now):
+                    self._rest(now + _MODESTY_S)
+                else:
+                    self._going.rotate(-1)
             elif self._is_spent(lane, now):
-                self._going.popleft()
-                self._resting[lane] = now + lane.bucket.rest_s(self._smallest)
+                self._rest(now + lane.bucket.rest_s(self._smallest))
             else:
                 return lane, lane.ready.popleft(), lane.bucket.left(now)
         return None
 
-    def charge(self, lane: Lane[J], moved: int) -> None:
+    def charge(self, lane: Lane[J], moved: int, now: float) -> None:
         lane.credit -= moved + _STEP_COST
         lane.bucket.take(moved)
+        if self._latest[0] is not lane:
+            self._before = self._latest
+        self._latest = (lane, now)
 
     def rest_s(self, now: float) -> float | None:
         """When the first resting lane goes on; None when none rests."""
         return max(0.0, min(self._resting.values()) - now) if self._resting else None
 
-    def discard(self, lane: Lane[J]) -> None:
-        """Forget a lane and its work."""
-        lane.ready.clear()
-        if self._resting.pop(lane, None) is not None:
-            lane.is_going = False
+    def _others_are_active(self, lane: Lane[J], now: float) -> bool:
+        other, at = self._before if self._latest[0] is lane else self._latest
+        return other is not None and now - at < _ACTIVE_S
+
+    def _rest(self, until: float) -> None:
+        self._resting[self._going.popleft()] = until
 
     def _wake(self, now: float) -> None:
         for lane in [lane for lane, until in self._resting.items() if until <= now]:

@@ -29,6 +29,8 @@ _TURN_S = 0.002
 """How long the pump works before the loop may look after everything else."""
 _MOST_PER_LANE = 4 << 20
 """Of all pipes of one sandbox together, once it has many streams: this bounds what its unread bytes cost us."""
+_MANY = 16
+"""Streams at once that are still nobody's greed."""
 _LEAST_PER_FLOW = 64 * 1024
 _FLAGS = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
 _EVENTS = select.EPOLLIN | select.EPOLLOUT | select.EPOLLET
@@ -215,6 +217,10 @@ class SandboxLane(Lane[_Flow]):
             self.bucket.set_rate(bytes_per_s, time.monotonic())
 
     @property
+    def is_greedy(self) -> bool:
+        return self.pairs > _MANY
+
+    @property
     def piece(self) -> int:
         """The most that one of its streams moves, and so holds, at once."""
         return max(_LEAST_PER_FLOW, min(_PIPE_BYTES, _MOST_PER_LANE // max(1, self.pairs)))
@@ -295,7 +301,7 @@ class Pump:
         except OSError:
             self.cut(pair)
             return
-        self._ring.charge(lane, moved)
+        self._ring.charge(lane, moved, time.monotonic())
         self._queue(flow)
         self._close_if_over(pair)
 
