@@ -349,9 +349,9 @@ async def test_a_damaged_file_makes_a_sandbox_reach_nothing(data_dir: Path, far:
         assert await guests[sound].echoes(far.address, _OPEN), "the control"
         with netns.inside(held, socket.socket) as connection:
             connection.settimeout(1.0)
-            with pytest.raises(OSError, match=r"timed out|reset|refused"):
-                connection.connect((far.address, _OPEN))
-                connection.recv(1)
+            # The router's kernel may still take it; the daemon does not.
+            connection.connect((far.address, _OPEN))
+            assert not _echoes(connection)
         os.close(held)
         for name in guests:
             await client.detach(name)

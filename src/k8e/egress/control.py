@@ -33,6 +33,7 @@ _UNSENT_BYTES = 1024 * 1024
 _BACKLOG = 16
 
 Fields = Mapping[str, object]
+_Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Handler = Callable[[str, Fields], Awaitable[object]]
 """From what to do and with what to the answer."""
 
@@ -72,6 +73,11 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
+def _keeps_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """Whether what is written now will be read; what hung up is known by its end of file before anything else."""
+    return not reader.at_eof() and writer.transport.get_write_buffer_size() < _UNSENT_BYTES
+
+
 class Control:
     """The daemon's side: serves requests, and tells decisions to whoever asked for them last."""
 
@@ -79,14 +85,13 @@ class Control:
         self._handle = handle
         self._kept: collections.deque[Decision] = collections.deque(maxlen=_KEPT)
         self._waiting = asyncio.Event()
-        self._listener: asyncio.StreamWriter | None = None
+        self._listener: _Ends | None = None
         self.dropped = 0
 
     def tell(self, decision: Decision) -> None:
         """Sent before this returns, if the server keeps up: it hears of a refusal before the sandbox does."""
-        to = self._listener
-        if to is not None and not self._kept and to.transport.get_write_buffer_size() < _UNSENT_BYTES:
-            to.write(encode({"decision": wire.decision_to_json(decision)}))
+        if self._listener is not None and not self._kept and _keeps_up(*self._listener):
+            self._listener[1].write(encode({"decision": wire.decision_to_json(decision)}))
             return
         self.dropped += len(self._kept) == _KEPT
         self._kept.append(decision)
@@ -110,22 +115,22 @@ class Control:
                     while line := await reader.readline():
                         request = json.loads(line)
                         if request.get("do") == "follow" and telling is None:
-                            telling = tasks.create_task(self._tell_kept(writer), name="decisions")
+                            telling = tasks.create_task(self._tell_kept((reader, writer)), name="decisions")
                         tasks.create_task(self._answer(request, writer), name=f"request {request.get('do')}")
                 if telling is not None:
                     telling.cancel()
         finally:
-            if self._listener is writer:
+            if self._listener is not None and self._listener[1] is writer:
                 self._listener = None
             writer.close()
 
-    async def _tell_kept(self, writer: asyncio.StreamWriter) -> None:
-        self._listener = writer
+    async def _tell_kept(self, ends: _Ends) -> None:
+        self._listener = ends
         with contextlib.suppress(OSError):
-            while self._listener is writer:
-                while self._kept and writer.transport.get_write_buffer_size() < _UNSENT_BYTES:
-                    writer.write(encode({"decision": wire.decision_to_json(self._kept.popleft())}))
-                await writer.drain()
+            while self._listener is ends and not ends[0].at_eof():
+                while self._kept and _keeps_up(*ends):
+                    ends[1].write(encode({"decision": wire.decision_to_json(self._kept.popleft())}))
+                await ends[1].drain()
                 if not self._kept:
                     self._waiting.clear()
                     await self._waiting.wait()
