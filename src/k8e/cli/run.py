@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from k8e.cli.network import denied
+from k8e.cli.network import denied, split
 from k8e.cli.output import print_json
 from k8e.cli.sharing import in_session
 from k8e.client.errors import InvalidRequest
@@ -22,11 +22,14 @@ DEFAULT_TIMEOUT_S = 30.0
 
 async def run_program(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
     code = program(args)
-    if args.background:
-        return await in_session(args, client, lambda session_id: start(args, client, session_id, code))
-    if args.raw:
-        return await in_session(args, client, lambda session_id: stream(args, client, session_id, code))
-    return await in_session(args, client, lambda session_id: answer(args, client, session_id, code))
+    way = start if args.background else stream if args.raw else answer
+
+    async def work(session_id: str) -> int:
+        if args.allowed_hosts is not None:
+            await client.update_allowed_hosts(session_id, split([args.allowed_hosts]))
+        return await way(args, client, session_id, code)
+
+    return await in_session(args, client, work)
 
 
 def program(args: argparse.Namespace) -> bytes:

@@ -59,6 +59,13 @@ def test_the_shared_session_has_a_list_too(k8e: Run) -> None:
     assert told == {"session_id": shared["session_id"], "allowed_hosts": ["a.example"]}
 
 
+def test_run_can_give_the_session_a_list_first(k8e: Run) -> None:
+    (ran,) = _lines(k8e("run", "--allowed-hosts", "a.example,b.example:22", "echo done"))
+    (told,) = _lines(k8e("allow-hosts"))
+    assert ran["stdout"] == "done\n"
+    assert told == {"session_id": ran["session_id"], "allowed_hosts": ["a.example", "b.example:22"]}
+
+
 @pytest.mark.parametrize(
     "words",
     [["--clear", "--add", "a.example"], ["a.example", "--clear"], ["--add", "*.com"], ["--remove", "x.example"]],
