@@ -35,7 +35,7 @@ from k8e.setup.report import Reporter
 from k8e.substrate.local.settings import LocalSettings, SiteHook
 from k8e.substrate.local.substrate import LocalSubstrate
 
-__all__ = ["local_settings", "locked", "main", "make_directories", "run"]
+__all__ = ["egress_settings", "local_settings", "locked", "main", "make_directories", "run"]
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from k8e.egress.defaults import Registries
 from k8e.errors import InvalidSpec
+from k8e.model import HostRule
+from k8e.policy import entries
+from k8e.server import egress_settings
 from k8e.settings import load
 from tests.support.door import server_process
 
@@ -39,6 +43,7 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path: Path)
         ("default_cpu", "0"),
         ("default_memory", "lots"),
         ("pool_min", "-1"),
+        ("allow_open_network", "perhaps"),
         ("log_level", "loud"),
     ],
 )
@@ -51,6 +56,24 @@ def test_a_name_the_file_should_not_have_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("poolmin = 1\n")
     with pytest.raises(InvalidSpec, match="poolmin"):
         load(tmp_path, flags={}, environ={}, file=tmp_path / "f")
+
+
+def test_what_sessions_may_reach_is_the_operators_to_say(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text('allow_open_network = true\ndefault_hosts = ["a.example", "*.b.example:22"]\n')
+    registries = Registries(hosts=(HostRule(name="mirror.example", may_be_private=True),), env={"PIP_INDEX_URL": "x"})
+    egress = egress_settings(load(tmp_path, flags={}, environ={}, file=tmp_path / "f"), registries)
+    assert egress.allow_open
+    assert [entries.text(rule) for rule in egress.rules] == [
+        "mirror.example",
+        "github.com",
+        "raw.githubusercontent.com",
+        "a.example",
+        "*.b.example:22",
+    ]
+    assert egress.rules[0] == registries.hosts[0]
+    assert egress.env == registries.env
+    plain = egress_settings(load(tmp_path, flags={}, environ={}), Registries())
+    assert (plain.allow_open, len(plain.rules)) == (False, 2)
 
 
 def test_addresses_are_parsed_with_or_without_brackets(tmp_path: Path) -> None:
