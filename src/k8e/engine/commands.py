@@ -62,7 +62,8 @@ class Commands:
         stream.recorder = Recorder(
             session, self._sessions.transcript(session), self._events, command, hidden=tuple(hidden.values())
         )
-        env = {**self._sessions.settings.egress.env, **session.spec.env, **hidden}
+        brokered = self._sessions.brokering.environment(session.spec, box.id)
+        env = {**self._sessions.settings.egress.env, **brokered, **session.spec.env, **hidden}
         args = exec_args(exec_id, command, env=env, user=session.spec.user, timeout_s=timeout_s)
         try:
             await stream.start(args)

@@ -333,6 +333,7 @@ class Engine:
     async def set_secret(self, owner: OwnerId, name: str, key: str, value: bytes) -> None:
         await self._secrets.set(owner, name, key, value)
         self._events.add(owner, "", "secret.set", name=name, key=key)
+        await self._sessions.renew_secrets(owner, name)
 
     def list_secrets(self, owner: OwnerId) -> list[SecretView]:
         return self._secrets.list(owner)
@@ -342,6 +343,7 @@ class Engine:
         deleted = await self._secrets.delete(owner, name, key)
         if deleted:
             self._events.add(owner, "", "secret.deleted", name=name, key=key)
+            await self._sessions.renew_secrets(owner, name)
         return deleted
 
     def status(self) -> EngineStatus:

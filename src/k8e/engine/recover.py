@@ -99,6 +99,8 @@ async def _take_back(
             # What may be reached is said again: whoever enforces it may have heard less than we have written down.
             await session.box.set_egress(session.box.claim.egress)
             await session.box.connect()
+            if spec.brokered:
+                await sessions.brokering.renew(session.owner, spec, session.box)
             return session
     if session.phase is not Phase.FAILED:
         await store.commit(session.enter(Phase.FAILED, detail="its sandbox did not survive"))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from k8e.engine import lists
+from k8e.engine import brokering, lists
 from k8e.engine.boxes import Box
 from k8e.engine.egress import Egress
 from k8e.engine.events import EventLog
@@ -68,6 +68,7 @@ class Sessions:
         self._workspaces = workspaces
         self._secrets = secrets
         self._egress = egress
+        self.brokering = brokering.Brokering(secrets, substrate.set_grants, settings.egress)
         self._tasks = tasks
         self._by_key: dict[tuple[OwnerId, str], Session] = {}
         self._endings: dict[Session, asyncio.Task[None]] = {}
@@ -114,7 +115,9 @@ class Sessions:
         if spec.tenant:
             check_tenant(spec.tenant)
         check_references(spec)
+        spec = brokering.resolved(spec, self.settings.egress)
         self._secrets.environment(owner, spec.secret_refs)
+        self.brokering.check(owner, spec)
         return await self._owned(self._create(owner, spec, parent=None), name="create session")
 
     async def create_child(self, owner: OwnerId, parent_id: str) -> Session:
@@ -152,6 +155,12 @@ class Sessions:
             await box.set_egress(self.claim(session).egress)
         self._events.add(session.owner, session.session_id, "session.hosts_changed", allowed_hosts=spec.allowed_hosts)
         return session
+
+    async def renew_secrets(self, owner: OwnerId, name: str) -> None:
+        """A secret has changed: from now on its brokers use what it is now. Raises: SandboxFailed."""
+        for session in self.of(owner):
+            if session.phase is Phase.ACTIVE and any(each.secret_name == name for each in session.spec.brokered):
+                await self.brokering.renew(owner, session.spec, session.live_box())
 
     def claim(self, session: Session) -> Claim:
         """What the session's sandbox is given."""
@@ -289,10 +298,12 @@ class Sessions:
 
     async def _take(self, session: Session, box: Box) -> None:
         claim = self.claim(session)
-        if box.claim != claim:
+        if box.claim != claim or session.spec.brokered:
             # Written down as used before it is changed in any way: a crash now must not return it to the pool.
             await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
             await box.configure(claim)
+            if session.spec.brokered:
+                await self.brokering.give(session.owner, session.spec, box)
             if session.parent is not None:
                 session.parent.live_box()
             await self._store.commit(session.enter(Phase.ACTIVE))
