@@ -22,6 +22,7 @@ from pathlib import Path
 from k8e.egress import netns
 from k8e.egress.control import VERSION, Fields, dial, encode
 from k8e.egress.layout import Home
+from k8e.egress.ruleset import GATEWAY
 from k8e.errors import HostUnsupported, SandboxFailed
 from k8e.model import Decision, EgressPolicy, Grant, SandboxId
 from k8e.policy import wire
@@ -125,6 +126,8 @@ class _Channel:
 
 class EgressClient:
     """Implements the local substrate's `Network`."""
+
+    resolver = GATEWAY
 
     def __init__(self, home: Home) -> None:
         self._home = home

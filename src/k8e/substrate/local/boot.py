@@ -46,6 +46,8 @@ class Blueprint:
     block: int
     memory_bytes: int
     disk_bytes: int
+    netns: Path | None = None
+    resolver: str = ""
 
 
 def make_directory(paths: SandboxPaths, block: int) -> None:
@@ -74,7 +76,7 @@ class Builder:
             with _step("make cgroups"):
                 _make_groups(blueprint)
             with _step("start launcher"):
-                launcher = Launcher.start(blueprint.runtime, blueprint.group, paths)
+                launcher = Launcher.start(blueprint.runtime, blueprint.group, paths, blueprint.netns)
                 cleanup.callback(launcher.abandon)
                 nascent = _nascent_userns(blueprint, cleanup)
             with _step("make disk"):
@@ -98,6 +100,8 @@ class Builder:
         paths = blueprint.paths
         self._disks.make_sandbox_disk(paths.image, blueprint.disk_bytes)
         disk.mount_image(paths.image, paths.disk)
+        if blueprint.resolver:
+            _name_resolver(paths.disk / "upper" / "etc", blueprint.resolver)
 
     def _mount_rootfs(self, blueprint: Blueprint) -> None:
         paths, shift = blueprint.paths, self._idmaps.descriptor(blueprint.block)
@@ -127,11 +131,18 @@ class Builder:
             block=blueprint.block,
             cgroup=blueprint.group.oci_path,
             max_open_files=self._max_open_files,
+            netns=blueprint.netns,
             locked=mount.locked_options,
         )
         isolation = blueprint.runtime.isolation(blueprint.group, block=blueprint.block, userns=namespace)
         spec = json.dumps(plan.oci_spec(boot, isolation))
         (blueprint.paths.bundle / "config.json").write_text(spec, encoding="utf-8")
+
+
+def _name_resolver(etc: Path, resolver: str) -> None:
+    """On the sandbox's own disk, above its image: no mount, and no link of the image's is followed."""
+    etc.mkdir()
+    (etc / "resolv.conf").write_text(f"nameserver {resolver}\noptions timeout:2 attempts:2\n", encoding="ascii")
 
 
 @contextmanager

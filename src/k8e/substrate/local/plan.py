@@ -101,6 +101,8 @@ class Isolation:
     door: Path | None = None
     """The cgroup file shown as /.k8e-cgroup."""
     gofer_hints: bool = False
+    inherits_netns: bool = False
+    """Whether the runtime was started inside the sandbox's network namespace and stays there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,8 @@ class Boot:
     block: int
     cgroup: str
     max_open_files: int
+    netns: Path | None = None
+    """The network namespace made for it; None is a new one with nothing but a loopback."""
     locked: Callable[[Path], tuple[str, ...]] = lambda _: ()
     """Options of a source's mount that a bind inside a user namespace must repeat: dropping one is refused."""
 
@@ -229,10 +233,10 @@ def _hints(binds: list[Bind]) -> dict[str, str]:
 
 def _linux(boot: Boot, isolation: Isolation) -> Json:
     user: Json = {"type": "user", "path": isolation.userns} if isolation.userns else {"type": "user"}
-    kinds = ["pid", "ipc", "uts", "mount", "network", *(["cgroup"] if isolation.cgroup_namespace else [])]
+    kinds = ["pid", "ipc", "uts", "mount", *(["cgroup"] if isolation.cgroup_namespace else [])]
     mapping = [_mapping(extent) for extent in sandbox_map(boot.block)]
     linux: Json = {
-        "namespaces": [user, *({"type": kind} for kind in kinds)],
+        "namespaces": [user, *({"type": kind} for kind in kinds), *_network(boot.netns, isolation)],
         "uidMappings": mapping,
         "gidMappings": mapping,
         "cgroupsPath": boot.cgroup,
@@ -241,6 +245,12 @@ def _linux(boot: Boot, isolation: Isolation) -> Json:
         "readonlyPaths": list(_READ_ONLY),
     }
     return linux if isolation.seccomp is None else {**linux, "seccomp": isolation.seccomp}
+
+
+def _network(netns: Path | None, isolation: Isolation) -> list[Json]:
+    if netns is None:
+        return [{"type": "network"}]
+    return [] if isolation.inherits_netns else [{"type": "network", "path": str(netns)}]
 
 
 def _mapping(extent: Extent) -> Json:

@@ -25,7 +25,6 @@ from k8e.model import (
     Runtime,
     SandboxId,
     Template,
-    Verdict,
     WorkspaceId,
 )
 from k8e.substrate.local import boot, control, record, unfinished, venv
@@ -37,6 +36,7 @@ from k8e.substrate.local.host.process import Process, is_alive, wait_death
 from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.images.store import ImageStore
 from k8e.substrate.local.layout import Layout
+from k8e.substrate.local.network import Network, NoNetwork
 from k8e.substrate.local.plan import LIVE_AT, Agent, Bind, Image, MemoryPlan, memory_plan
 from k8e.substrate.local.record import Record
 from k8e.substrate.local.runtimes import unavailable
@@ -67,7 +67,9 @@ allows as many (`k8e.agent.limits`) where it does the counting."""
 class LocalSubstrate:
     """Implements `k8e.engine.substrate.Substrate`."""
 
-    def __init__(self, settings: LocalSettings) -> None:
+    def __init__(self, settings: LocalSettings, network: Network | None = None) -> None:
+        """Without a network a sandbox has a loopback and nothing else."""
+        self._network = network or NoNetwork()
         # The mount table knows no symbolic links: whoever looks for mounts by place must name the true one.
         self._layout = Layout(settings.data_dir.resolve())
         self._agent = Agent(bundle=settings.bundle, argv=settings.agent_argv, env=settings.agent_env)
@@ -126,6 +128,15 @@ class LocalSubstrate:
         version = await self._boots.run(driver.probe)
         if not version.available:
             return version
+        while (trouble := await self._try(runtime)) is not None:
+            if not driver.fall_back():
+                detail = f"{version.detail} is installed but a probe failed: {trouble}"
+                return Availability(available=False, detail=detail)
+            _log.warning("trying another way to the network", extra={"runtime": runtime, "trouble": str(trouble)})
+        return version
+
+    async def _try(self, runtime: Runtime) -> Exception | None:
+        """What went wrong, if anything did."""
         sandbox = SandboxId(f"probe-{runtime}-{secrets.token_hex(4)}")
         try:
             kernel.check()
@@ -134,10 +145,10 @@ class LocalSubstrate:
                 link = await self.dial(sandbox)
                 await link.close()
         except (K8eError, OSError, TimeoutError) as error:
-            return Availability(available=False, detail=f"{version.detail} is installed but a probe failed: {error}")
+            return error
         finally:
             await self.destroy(sandbox)
-        return version
+        return None
 
     # --- life and death --------------------------------------------------------------------------------------------
 
@@ -153,7 +164,8 @@ class LocalSubstrate:
     async def _create(self, sandbox: SandboxId, template: Template, image: Image) -> None:
         try:
             async with asyncio.timeout(_BOOT_TIMEOUT_S):
-                init = await self._boots.run(self._build, sandbox, template, image)
+                netns = await self._network.attach(sandbox)
+                init = await self._boots.run(self._build, sandbox, template, image, netns)
                 paths = self._layout.sandbox(sandbox)
                 await control.wait_for_socket(paths, init)
                 control.capture(paths)
@@ -171,11 +183,11 @@ class LocalSubstrate:
         if not self.alive(sandbox):
             raise SandboxFailed("boot", "it was removed meanwhile")
 
-    def _build(self, sandbox: SandboxId, template: Template, image: Image) -> Process:
+    def _build(self, sandbox: SandboxId, template: Template, image: Image, netns: Path | None) -> Process:
         with self._turns.at(sandbox):
-            return self._build_alone(sandbox, template, image)
+            return self._build_alone(sandbox, template, image, netns)
 
-    def _build_alone(self, sandbox: SandboxId, template: Template, image: Image) -> Process:
+    def _build_alone(self, sandbox: SandboxId, template: Template, image: Image, netns: Path | None) -> Process:
         paths, block = self._layout.sandbox(sandbox), self._blocks.take()
         try:
             boot.make_directory(paths, block)
@@ -194,6 +206,8 @@ class LocalSubstrate:
                 block=block,
                 memory_bytes=template.memory_bytes,
                 disk_bytes=template.disk_bytes,
+                netns=netns,
+                resolver=self._network.resolver,
             ),
             control.signs(paths),
         )
@@ -222,14 +236,13 @@ class LocalSubstrate:
                     await asyncio.sleep(_DIAL_RETRY_S)
 
     async def set_egress(self, sandbox: SandboxId, policy: EgressPolicy) -> None:
-        """There is no network that a policy could speak of."""
+        await self._network.set_policy(sandbox, policy)
 
     async def set_grants(self, sandbox: SandboxId, grants: tuple[Grant, ...]) -> str:
-        return ""
+        return await self._network.set_grants(sandbox, grants)
 
-    async def decisions(self) -> AsyncIterator[Decision]:
-        await asyncio.Event().wait()
-        yield Decision(at=0.0, sandbox=SandboxId(""), verdict=Verdict.DENIED, protocol="")
+    def decisions(self) -> AsyncIterator[Decision]:
+        return self._network.decisions()
 
     async def death(self, sandbox: SandboxId) -> Death:
         known = self._record(sandbox)
@@ -247,6 +260,8 @@ class LocalSubstrate:
 
     async def destroy(self, sandbox: SandboxId) -> None:
         await self._removals.run(self._remove, sandbox)
+        # Only when nothing of it runs any more: its address is the next one's to have.
+        await self._network.detach(sandbox)
         # Last: a creation that this removal waited for may only now have left its link.
         greeted = self._greeted.pop(sandbox, None)
         if greeted is not None:
@@ -270,7 +285,7 @@ class LocalSubstrate:
             self._blocks.give_back(known.block)
 
     async def survivors(self) -> frozenset[SandboxId]:
-        return await self._removals.run(self._survivors)
+        return await self._removals.run(self._survivors) | await self._network.attached()
 
     def _survivors(self) -> frozenset[SandboxId]:
         """By directory, mount, loop device, cgroup and use of a workspace: any one of them is a trace."""
@@ -290,6 +305,7 @@ class LocalSubstrate:
         is_gvisor = known.runtime is Runtime.GVISOR
         try:
             self._apply_limits(known, claim)
+            await self._network.set_policy(sandbox, claim.egress)
             await link.call("configure", {"processes": claim.processes})
             if claim.workspace is not None and claim.workspace != known.workspace:
                 await self._boots.run(self._give_workspace, known, claim.workspace)

@@ -25,13 +25,15 @@ class Container:
     runtime = Runtime.CONTAINER
     joins_userns = True
     moves_itself = True
+    enters_netns = True
+    """Joining a user namespace first, runc has no power left to join a network namespace of the host's."""
     handles_oom_inside = False
     overhead_bytes = 32 * MIB
 
     def __init__(self, binary: Path) -> None:
         self._binary = binary
 
-    def argv(self, paths: SandboxPaths) -> list[str]:
+    def argv(self, paths: SandboxPaths, *, has_network: bool) -> list[str]:
         return [
             *(str(self._binary), "--root", str(paths.state), "--log", str(paths.log), "--log-format", "json"),
             *("run", "--detach", "--pid-file", str(paths.pid_file), "--bundle", str(paths.bundle)),
@@ -44,7 +46,11 @@ class Container:
             userns="" if userns is None else f"/proc/{os.getpid()}/fd/{userns}",
             cgroup_namespace=True,
             door=group.commands_door(base_id(block)),
+            inherits_netns=True,
         )
+
+    def fall_back(self) -> bool:
+        return False
 
     def probe(self) -> Availability:
         return first_line(self._binary)

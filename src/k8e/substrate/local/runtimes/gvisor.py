@@ -22,8 +22,6 @@ _FLAGS = {
     "overlay2": "none",
     # The agent inside creates the socket that the engine dials.
     "host-uds": "create",
-    # Netstack with a loopback and nothing else.
-    "network": "none",
     # Mounts are cached as the sandbox's own, but for those with a hint (see plan).
     "file-access-mounts": "exclusive",
     # A namespace per gofer goes with it; the shared default is pinned by a mount that nobody removes.
@@ -32,6 +30,10 @@ _FLAGS = {
     # seventh; with v2 the agent's own hierarchy is the only one there is.
     "in-sandbox-cgroup": "v2",
 }
+_NO_NETWORK = "none"
+"""Netstack with a loopback and nothing else."""
+_STACKS = ("sandbox", "host")
+"""gVisor's own stack, or the namespace's: older releases refuse the first on newer kernels."""
 _OPTIONAL = frozenset({"gofer-network-namespace", "in-sandbox-cgroup"})
 """Flags that older releases do not know and work without."""
 _TIMEOUT_S = 10.0
@@ -41,20 +43,23 @@ class Gvisor:
     runtime = Runtime.GVISOR
     joins_userns = False
     moves_itself = False
+    enters_netns = False
     handles_oom_inside = True
     overhead_bytes = 128 * MIB
 
     def __init__(self, binary: Path) -> None:
         self._binary = binary
+        self._stack = 0
 
     @cached_property
     def _flags(self) -> list[str]:
         known = _known_flags(self._binary)
         return [f"--{name}={value}" for name, value in _FLAGS.items() if name not in _OPTIONAL or name in known]
 
-    def argv(self, paths: SandboxPaths) -> list[str]:
+    def argv(self, paths: SandboxPaths, *, has_network: bool) -> list[str]:
+        stack = _STACKS[self._stack] if has_network else _NO_NETWORK
         return [
-            *(str(self._binary), "--root", str(paths.state), *self._flags),
+            *(str(self._binary), "--root", str(paths.state), *self._flags, f"--network={stack}"),
             *("--log", str(paths.log), "--log-format", "json"),
             *("run", "--detach", "--pid-file", str(paths.pid_file), "--bundle", str(paths.bundle), CONTAINER_ID),
         ]
@@ -63,6 +68,12 @@ class Gvisor:
         # These are gVisor's own capabilities: SYS_ADMIN lets the agent bind a workspace, and reaches no host kernel.
         base = Isolation()
         return Isolation(capabilities=(*base.capabilities, "SYS_ADMIN"), gofer_hints=True)
+
+    def fall_back(self) -> bool:
+        if self._stack + 1 == len(_STACKS):
+            return False
+        self._stack += 1
+        return True
 
     def probe(self) -> Availability:
         return first_line(self._binary)

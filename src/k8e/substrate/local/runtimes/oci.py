@@ -47,11 +47,17 @@ class OciRuntime(Protocol):
     """Whether it joins a user namespace that we make, or makes its own."""
     moves_itself: bool
     """Whether it puts the sandbox into its cgroups in every hierarchy; what does not is started from within them."""
+    enters_netns: bool
+    """Whether it must be started inside the sandbox's network namespace, because it cannot join one by its path."""
     handles_oom_inside: bool
     """Whether memory exhaustion must be resolved by the agent because the kernel would kill the whole sandbox."""
 
-    def argv(self, paths: SandboxPaths) -> list[str]:
+    def argv(self, paths: SandboxPaths, *, has_network: bool) -> list[str]:
         """The command that boots the bundle, detached."""
+        ...
+
+    def fall_back(self) -> bool:
+        """Take the next way to give a sandbox its network, where there is one; whether there was."""
         ...
 
     def isolation(self, group: SandboxGroup, *, block: int, userns: int | None) -> Isolation:
@@ -72,12 +78,16 @@ class Launcher:
         self._is_left = False
 
     @classmethod
-    def start(cls, runtime: OciRuntime, group: SandboxGroup, paths: SandboxPaths) -> Launcher:
+    def start(
+        cls, runtime: OciRuntime, group: SandboxGroup, paths: SandboxPaths, netns: Path | None = None
+    ) -> Launcher:
         """Blocking; returns once the shell runs."""
+        enter = [] if netns is None or not runtime.enters_netns else ["nsenter", f"--net={netns}", "--"]
+        argv = runtime.argv(paths, has_network=netns is not None)
         files = [str(path) for path in (group.launch_files() if runtime.moves_itself else group.procs_files())]
         with paths.log.open("wb") as log:
             process = subprocess.Popen(
-                ["/bin/sh", "-c", _SCRIPT, "k8e-launch", *files, "--", *runtime.argv(paths)],
+                [*enter, "/bin/sh", "-c", _SCRIPT, "k8e-launch", *files, "--", *argv],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=log,
