@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -10,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from k8e.egress import netns
 from k8e.egress.client import EgressClient
-from k8e.egress.layout import Home
 from k8e.egress.ruleset import GATEWAY
 from k8e.model import MIB, Claim, EgressMode, EgressPolicy, HostRule, NetRule, Runtime, SandboxId, Template
 from k8e.setup.provision import Provisioned
