@@ -73,9 +73,13 @@ def judge(request: h11.Request, terms: Terms) -> h11.Request:
     Raises:
         Refused: it may not.
     """
+    if request.http_version not in {b"1.0", b"1.1"}:
+        raise NotHttp("not HTTP/1")  # h11 reads other versions' first lines too
     if request.method == b"CONNECT":
         raise Refused("CONNECT asks for a proxy, which this is not")
     headers = list(request.headers.raw_items())
+    if len(request.target) + sum(len(name) + len(value) for name, value in headers) > LIMIT:
+        raise NotHttp("a request whose head is too long")  # h11 only minds those that come bit by bit
     names = {name.lower() for name, _ in headers}
     if b"transfer-encoding" in names and b"content-length" in names:
         raise Refused("a request with two lengths")
@@ -295,8 +299,11 @@ def _one_error() -> Iterator[None]:
     """Both directions of a broken connection break; one error says it."""
     try:
         yield
-    except* OSError as group:
-        raise ConnectionAbortedError(str(group.exceptions[0])) from group
+    except BaseExceptionGroup as group:
+        broken, other = group.split(OSError)
+        if broken is None or other is not None:
+            raise
+        raise ConnectionAbortedError(str(broken.exceptions[0])) from group
 
 
 async def _copy(source: socket.socket, sink: socket.socket, first: bytes) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -110,7 +111,7 @@ async def connect(
         except TimeoutError:
             why = "it does not answer"
         except OSError as error:
-            why = f"it cannot be reached: {error.strerror or error}"
+            why = f"it cannot be reached: {os.strerror(error.errno) if error.errno else error}"
     raise Unreachable(why)
 
 
