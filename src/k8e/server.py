@@ -20,6 +20,7 @@ from k8e import __version__
 from k8e.agent import hook
 from k8e.doors.grpc import Door, ServerFacts, serve
 from k8e.doors.grpc.serving import Address
+from k8e.egress.client import EgressClient
 from k8e.egress.defaults import CA_BUNDLE_AT, Registries
 from k8e.egress.defaults import read as read_registries
 from k8e.engine.engine import Engine
@@ -32,6 +33,7 @@ from k8e.policy import entries
 from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Reporter
+from k8e.substrate.local.network import Network
 from k8e.substrate.local.settings import LocalSettings, SiteHook
 from k8e.substrate.local.substrate import LocalSubstrate
 
@@ -57,10 +59,13 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
     certificate = ensure_server_certificate(
         settings.data_dir / "server" / "tls", names=names(settings), now=datetime.datetime.now(datetime.UTC)
     )
-    substrate = LocalSubstrate(local_settings(settings, provisioned, files=bundle_file(settings.data_dir, registries)))
+    local = local_settings(settings, provisioned, files=bundle_file(settings.data_dir, registries))
     doors: dict[str, str] = {}
     sealer = FileSealer(settings.data_dir / "server" / "secrets.key")
-    async with Engine.open(engine_settings(settings, registries), substrate, sealer) as engine:
+    async with (
+        network(settings.data_dir) as reach,
+        Engine.open(engine_settings(settings, registries), LocalSubstrate(local, reach), sealer) as engine,
+    ):
         door = Door(engine, defaults=session_defaults(settings), facts=facts(settings, doors, stop))
         with contextlib.closing(SocketTable()) as sockets:
             async with contextlib.AsyncExitStack() as open_doors:
@@ -156,6 +161,18 @@ async def listening(
         except OSError as error:
             raise Conflict(f"cannot listen on {host}:{port}; is something else there? ({error})") from error
         yield bound
+
+
+@contextlib.asynccontextmanager
+async def network(data_dir: Path) -> AsyncIterator[Network | None]:
+    """The way out for sandboxes; where it cannot be had they have none, rather than an open one."""
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            reach = await stack.enter_async_context(EgressClient.open(data_dir))
+        except HostUnsupported as error:
+            log.error("sandboxes have no network", extra={"reason": str(error)})  # noqa: TRY400 - not ours
+            reach = None
+        yield reach
 
 
 def names(settings: ServerSettings) -> list[str]:

@@ -92,6 +92,19 @@ touch "$1/mnt/file"
 """
 
 
+_ROUTER = """
+ip link set lo up && ip link add v type veth peer name w && nft -f - <<'END'
+table inet k8e_doctor {
+    chain c {
+        type filter hook prerouting priority mangle;
+        fib saddr . iif oif missing drop
+        meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:1
+    }
+}
+END
+"""
+
+
 def _as_root(name: str, probe: Probe) -> Check:
     """A probe that only root can run; anybody else learns just that."""
     if os.geteuid() == 0:
@@ -115,8 +128,8 @@ def _loop() -> Check:
 
 
 def _network() -> Check:
-    argv = ["unshare", "--net", "sh", "-c", "ip link set lo up && nft add table inet k8e_doctor"]
-    fix = "install nftables and iproute2; load it: modprobe nf_tables"
+    argv = ["unshare", "--net", "sh", "-c", _ROUTER]
+    fix = "install nftables and iproute2; load them: modprobe -a veth nf_tables nft_fib_inet nft_tproxy"
     name = "network namespaces and nftables"
     return _as_root(name, partial(_attempt, name, argv, detail="a private ruleset loads", fix=fix))
 
