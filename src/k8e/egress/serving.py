@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 from k8e.egress.authority import Authority
@@ -29,11 +28,6 @@ def plane(data_dir: Path, *, resolve: Resolve | None = None) -> MakePlane:
 
 
 def _authority(member: Member) -> Authority:
-    if not isinstance(member, KeptMember) or not member.authority:
+    if not isinstance(member, KeptMember) or member.authority is None:
         raise TypeError("a member with grants has an authority")
-    return _loaded(member.authority)
-
-
-@lru_cache(maxsize=1024)
-def _loaded(text: str) -> Authority:
-    return Authority.load(text)
+    return member.authority
