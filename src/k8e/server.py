@@ -63,7 +63,7 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
     doors: dict[str, str] = {}
     sealer = FileSealer(settings.data_dir / "server" / "secrets.key")
     async with (
-        network(settings.data_dir) as reach,
+        network(settings.data_dir, registries.ca_bundle) as reach,
         Engine.open(engine_settings(settings, registries), LocalSubstrate(local, reach), sealer) as engine,
     ):
         door = Door(engine, defaults=session_defaults(settings), facts=facts(settings, doors, stop))
@@ -164,11 +164,11 @@ async def listening(
 
 
 @contextlib.asynccontextmanager
-async def network(data_dir: Path) -> AsyncIterator[Network | None]:
+async def network(data_dir: Path, trust: bytes | None) -> AsyncIterator[Network | None]:
     """The way out for sandboxes; where it cannot be had they have none, rather than an open one."""
     async with contextlib.AsyncExitStack() as stack:
         try:
-            reach = await stack.enter_async_context(EgressClient.open(data_dir))
+            reach = await stack.enter_async_context(EgressClient.open(data_dir, trust=trust))
         except HostUnsupported as error:
             log.error("sandboxes have no network", extra={"reason": str(error)})  # noqa: TRY400 - not ours
             reach = None
