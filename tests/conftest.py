@@ -6,7 +6,13 @@ import pytest
 
 __all__ = ["anyio_backend", "pytest_addoption", "pytest_plugins"]
 
-pytest_plugins = ["tests.support.leaks", "tests.support.skips", "tests.support.engines", "tests.support.servers"]
+pytest_plugins = [
+    "tests.support.leaks",
+    "tests.support.skips",
+    "tests.support.engines",
+    "tests.support.servers",
+    "tests.support.networked",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
