@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from k8e.egress.client import EgressClient
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings
 from k8e.model import Command, Runtime, Shell
@@ -41,7 +42,10 @@ def _play(data_dir: Path, scenario: str, runtime: Runtime, length: int) -> subpr
 async def _recover(data_dir: Path, runtime: Runtime, host: Provisioned) -> int:
     """Start again; how many sessions came back. Each of them must work, and afterwards nothing may remain."""
     settings = EngineSettings(data_dir=data_dir, pool=PoolSettings(min=0))
-    async with Engine.open(settings, substrate_for(data_dir, only(runtime, host))) as engine:
+    async with (
+        EgressClient.open(data_dir) as network,
+        Engine.open(settings, substrate_for(data_dir, only(runtime, host), network)) as engine,
+    ):
         views = engine.list_sessions(OWNER)
         for view in views:
             answer = await engine.exec(OWNER, view.session_id, Command(what=Shell("echo alive")))

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from k8e.egress.client import EgressClient
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings
 from k8e.engine.store import Store
@@ -73,7 +74,10 @@ async def _play(data_dir: Path, scenario: str, runtime: Runtime, fuse: Fuse) -> 
     pool = PoolSettings(min=1 if scenario in ("claim", "refill") else 0)
     template = SessionSpec(runtime=runtime).template()
     settings = EngineSettings(data_dir=data_dir, default=template, pool=pool)
-    async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
+    async with (
+        EgressClient.open(data_dir) as network,
+        Engine.open(settings, substrate_for(data_dir, host, network)) as engine,
+    ):
         spec = SessionSpec(runtime=runtime, tenant="kept" if scenario == "claim" else "")
         if scenario == "refill":
             fuse.is_lit = True

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from k8e.egress.client import EgressClient
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings
 from k8e.identity.sealing import FileSealer
@@ -17,6 +18,7 @@ from k8e.server import local_settings
 from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Stderr
+from k8e.substrate.local.network import Network
 from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support.cells import Cell, CellFactory, open_cell
 from tests.support.leaks import Lend
@@ -45,8 +47,8 @@ def host() -> Provisioned:
     return ensure(TOOLS_DIR, Stderr(), env=os.environ)
 
 
-def substrate_for(data_dir: Path, host: Provisioned) -> LocalSubstrate:
-    return LocalSubstrate(local_settings(ServerSettings(data_dir=data_dir), host))
+def substrate_for(data_dir: Path, host: Provisioned, network: Network | None = None) -> LocalSubstrate:
+    return LocalSubstrate(local_settings(ServerSettings(data_dir=data_dir), host), network)
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +69,10 @@ def library(engine_dir: Path) -> Path:
 async def engine(host: Provisioned, engine_dir: Path, anyio_backend: object) -> AsyncIterator[Engine]:
     settings = EngineSettings(data_dir=engine_dir, pool=PoolSettings(min=1, max=4))
     sealer = FileSealer(engine_dir / "secrets.key")
-    async with Engine.open(settings, substrate_for(engine_dir, host), sealer) as engine:
+    async with (
+        EgressClient.open(engine_dir) as network,
+        Engine.open(settings, substrate_for(engine_dir, host, network), sealer) as engine,
+    ):
         yield engine
         await engine.destroy_all()
 

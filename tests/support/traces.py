@@ -1,7 +1,7 @@
 """What a test can leave behind on this host, as plain text lines, cheap enough to collect around every test.
 
-A trace is ours when it names a directory below our root: mounts, loop devices, processes, sockets and open files
-all do. A cgroup names only its sandbox; the sandbox's mounts say below which directory it lives, and a group
+A trace is ours when it names a directory below our root: mounts (of network namespaces, too), loop devices, processes
+(of the egress daemon, too), sockets and open files all do. The links of sandboxes go with the router's namespace. A cgroup names only its sandbox; the sandbox's mounts say below which directory it lives, and a group
 without any mount counts as ours.
 """
 
@@ -115,6 +115,12 @@ def _namespaces() -> Iterator[Trace]:
         yield Trace("network namespace", name.name)
 
 
+def _links() -> Iterator[Trace]:
+    """The host's ends of links to namespaces that tests make (`tests.support.upstreams`)."""
+    for path in Path("/sys/class/net").glob(f"kt{os.getpid():x}-*"):
+        yield Trace("network link", path.name)
+
+
 def _sandboxes(root: str) -> Iterator[Trace]:
     """Directories of single sandboxes: workspaces, images and tools may stay, these may not."""
     for entry in Path(root).glob("*/sandboxes/*"):
@@ -126,7 +132,7 @@ def collect(root: str) -> frozenset[Trace]:
     points = _mount_points()
     return frozenset([
         *_mounts(root, points), *_groups(points), *_loops(root), *_processes(root), *_sockets(root),
-        *_open_files(root), *_children(root), *_namespaces(), *_sandboxes(root),
+        *_open_files(root), *_children(root), *_namespaces(), *_links(), *_sandboxes(root),
     ])  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from k8e.egress.links import ip_batch
 
 __all__ = ["Upstream", "upstream"]
 
-_NETWORKS = threading.Lock()
 _BLOCK = 1 << 16
 
 
@@ -76,8 +75,8 @@ def _guarded(connection: socket.socket, converse: Callable[[socket.socket], None
 @contextmanager
 def upstream() -> Iterator[Upstream]:
     """Needs root; the link is removed with it."""
-    name, third = f"kt{secrets.token_hex(4)}", secrets.randbelow(250) + 1
-    host, far = f"203.0.{third}.1", f"203.0.{third}.2"
+    name, first = f"kt{os.getpid():x}-{secrets.token_hex(2)}", 4 * secrets.randbelow(64)
+    host, far = f"198.51.100.{first + 1}", f"198.51.100.{first + 2}"
     home = f"/proc/{os.getpid()}/ns/net"
     namespace = netns.make(
         lambda: ip_batch(
