@@ -108,6 +108,18 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def hosts(text: str) -> tuple[str, ...]:
+    from k8e.policy import entries  # only a server has the libraries for it
+
+    given = words(text)
+    for entry in given:
+        try:
+            entries.parse(entry)
+        except InvalidSpec as error:
+            raise ValueError(str(error)) from None
+    return given
+
+
 def listen(text: str) -> tuple[str, ...]:
     given = words(text)
     for part in given:
@@ -138,7 +150,7 @@ OPTIONS = (
     Option(
         "allow_open_network", flag, "whether sessions may have the open network: true or false (default)", bare=True
     ),
-    Option("default_hosts", words, "hosts that sessions without a list may reach, too, separated by commas"),
+    Option("default_hosts", hosts, "hosts that sessions without a list may reach, too, separated by commas"),
     Option("log_level", level, "debug, info (default), warning or error"),
 )
 

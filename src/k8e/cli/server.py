@@ -81,7 +81,7 @@ def show_status(args: argparse.Namespace) -> int:
 
     async def show(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
         status = dataclasses.asdict(await client.server_status())
-        keys = ("pid", "data_dir", "doors", "runtimes", "pool", "sessions", "version")
+        keys = ("pid", "data_dir", "doors", "runtimes", "pool", "sessions", "version", "egress")
         print_json({key: status[key] for key in keys})
         return 0
 

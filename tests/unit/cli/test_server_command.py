@@ -44,6 +44,7 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path: Path)
         ("default_memory", "lots"),
         ("pool_min", "-1"),
         ("allow_open_network", "perhaps"),
+        ("default_hosts", "fine.example,*.com"),
         ("log_level", "loud"),
     ],
 )
@@ -86,6 +87,7 @@ def test_status_and_stop_of_a_running_server(tmp_path: Path) -> None:
         status = json.loads(run("status", "--data-dir", str(tmp_path)).stdout)
         assert list(status)[:6] == ["pid", "data_dir", "doors", "runtimes", "pool", "sessions"]
         assert (status["pid"], status["data_dir"]) == (process.pid, str(tmp_path))
+        assert status["egress"]["denied"] == 2
         stopped = run("stop", "--data-dir", str(tmp_path))
         assert (stopped.returncode, json.loads(stopped.stdout)) == (0, {"ok": True})
         assert process.wait(10) == 0
