@@ -39,6 +39,7 @@ TRUST_VARIABLES: Final = (
     "NODE_EXTRA_CA_CERTS",
     "GIT_SSL_CAINFO",
     "PIP_CERT",
+    "npm_config_cafile",
 )
 _BUNDLES: Final = (
     "/etc/ssl/certs/ca-certificates.crt",
