@@ -14,6 +14,7 @@ from k8e.egress.authority import Authority
 from k8e.egress.book import Book
 from k8e.egress.broker import Broker
 from k8e.egress.desk import Member
+from k8e.egress.sockets import furnish
 from k8e.egress.upstream import Unreachable
 from k8e.model import Decision, EgressPolicy, Grant, SandboxId
 
@@ -98,12 +99,14 @@ async def open_rig(handler: Handler, *, host_is: str = HOST, is_up: bool = True)
         sock = socket.socket()
         sock.setblocking(False)
         await loop.sock_connect(sock, address)
+        furnish(sock)
         dials.append(sock)
         return sock
 
     async def serve(listener: socket.socket, group: asyncio.TaskGroup) -> None:
         while True:
             client, _ = await loop.sock_accept(listener)
+            furnish(client)
             group.create_task(speak_for(client), name="broker")
 
     async def speak_for(client: socket.socket) -> None:
