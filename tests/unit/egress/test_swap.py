@@ -6,6 +6,8 @@ import base64
 
 import h11
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from k8e.egress.http import Refused
 from k8e.egress.swap import Swap
@@ -95,3 +97,30 @@ def test_a_packed_body_loses_its_length_and_encoding_but_only_where_there_is_one
     response = h11.Response(status_code=200, headers=[("Content-Encoding", "gzip"), ("Content-Length", "30")])
     assert SWAP.response(response, has_body=True).head.headers.raw_items() == []
     assert len(SWAP.response(response, has_body=False).head.headers.raw_items()) == 2
+
+
+PIECES = st.lists(st.sampled_from([WORD, KEYS_WORD, OTHER, WORD[:-1], "Bearer ", "Basic ", "x", ", ", "="]), max_size=4)
+HEADERS = st.lists(
+    st.tuples(st.sampled_from(["Authorization", "X-Api-Key", "X-Other", "Cookie", "Proxy-Authorization"]), PIECES),
+    max_size=4,
+)
+
+
+@given(HEADERS, PIECES)
+def test_whatever_is_asked_values_are_only_where_they_belong(
+    headers: list[tuple[str, list[str]]], path: list[str]
+) -> None:
+    target = "/" + "".join(path).replace(" ", "")
+    asked = request(*((name, "".join(pieces).strip()) for name, pieces in headers), target=target)
+    words = [WORD.encode(), KEYS_WORD.encode(), OTHER.encode()]
+    try:
+        swapped = SWAP.request(asked)
+    except Refused:
+        assert any(word in text for word in words for text in (asked.target, *(value for _, value in asked.headers)))
+        return
+    for name, value in swapped.headers:
+        assert (VALUE.encode() in value) <= (name == b"authorization")
+        assert (b"second-value" in value) <= (name == b"x-api-key")
+        assert OTHERS_VALUE.encode() not in value
+        assert not any(word in value for word in words)
+    assert not any(word in swapped.target for word in words)
