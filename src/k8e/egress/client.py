@@ -140,6 +140,7 @@ class EgressClient:
         self._news: collections.deque[Decision] = collections.deque(maxlen=_KEPT)
         self._arrived = asyncio.Event()
         self._is_leaving = False
+        self._pid = 0
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -265,9 +266,9 @@ class EgressClient:
 
     async def _greeted(self, channel: _Channel) -> _Channel:
         hello = await channel.ask_alone("hello")
-        version = hello.get("version") if isinstance(hello, dict) else None
-        if version == VERSION:
+        if isinstance(hello, dict) and hello.get("version") == VERSION:
             await channel.ask_alone("follow")
+            self._pid = int(hello["pid"])
             _log.info("egress daemon connected", extra={"hello": hello})
             return channel
         _log.warning("an egress daemon of another version is replaced", extra={"hello": hello})
@@ -301,6 +302,7 @@ class EgressClient:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
                 if await self._may_go():
+                    await _death(self._pid)
                     await self._wait_alone()
 
     async def _may_go(self) -> bool:
@@ -355,6 +357,23 @@ def _written(grants: tuple[Grant, ...]) -> list[dict[str, object]]:
 
 async def _says_something(descriptor: int) -> bool:
     """False when the other end is closed without a word."""
+    await _readable(descriptor)
+    return bool(os.read(descriptor, 1))
+
+
+async def _death(pid: int) -> None:
+    """Until it has ended; a daemon lets go of its lock a moment before."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        await _readable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def _readable(descriptor: int) -> None:
     ready = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(descriptor, ready.set)
@@ -362,4 +381,3 @@ async def _says_something(descriptor: int) -> bool:
         await ready.wait()
     finally:
         loop.remove_reader(descriptor)
-    return bool(os.read(descriptor, 1))
