@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +28,7 @@ from k8e.egress.router import Router
 from k8e.model import Decision, EgressMode, EgressPolicy, Grant, SandboxId
 from k8e.policy.entries import parse
 
-__all__ = ["DIRECT", "OUTSIDE", "PRIVATE", "SERVER", "Guest", "LabMember", "PlaneLab", "policy"]
+__all__ = ["DIRECT", "OUTSIDE", "PRIVATE", "SERVER", "TALKER", "Guest", "LabMember", "PlaneLab", "policy"]
 
 T = TypeVar("T")
 
@@ -36,6 +36,8 @@ OUTSIDE = "203.0.113.1"
 """The lab's "this machine", as seen by the server."""
 SERVER = "203.0.113.2"
 """A documentation range: nobody's, and not private."""
+TALKER = "203.0.113.3"
+"""Where servers speak first."""
 PRIVATE = "10.77.0.2"
 """The same server by a private address."""
 DIRECT = "192.0.2.2"
@@ -89,7 +91,8 @@ class PlaneLab:
         netns.inside(
             self.server,
             lambda: links.ip_batch(
-                f"address add {SERVER}/24 dev out0\naddress add {PRIVATE}/24 dev out0\nlink set out0 up\n"
+                f"address add {SERVER}/24 dev out0\naddress add {TALKER}/24 dev out0\n"
+                f"address add {PRIVATE}/24 dev out0\nlink set out0 up\n"
             ),
         )
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -135,6 +138,34 @@ class PlaneLab:
             self.plane.policy_changed(guest.member)
 
         self.call(change)
+
+    def gone(self, guest: Guest) -> None:
+        self.call(lambda: self.plane.gone(guest.member))
+
+    def connections(self, guest: Guest) -> int:
+        """How many of its connections the plane knows."""
+        known = self.call(lambda: self.plane._guests.known(guest.member))
+        return 0 if known is None else self.call(lambda: len(known.connections))
+
+    def carried(self, guest: Guest) -> int:
+        """Bytes received by its open connections."""
+
+        def count() -> int:
+            known = self.plane._guests.known(guest.member)
+            pairs = [each.pair for each in known.connections] if known is not None else []
+            return sum(pair.received for pair in pairs if pair is not None)
+
+        return self.call(count)
+
+    def told(self, guest: Guest, verdict: str, **fields: object) -> list[Decision]:
+        """What was told of a sandbox so far, of those decisions that have these fields."""
+        return [
+            each
+            for each in list(self.decisions)
+            if each.sandbox == guest.member.sandbox
+            and each.verdict == verdict
+            and all(getattr(each, name) == value for name, value in fields.items())
+        ]
 
     def call(self, work: Callable[[], T]) -> T:
         """Work on the plane's own loop."""
@@ -192,12 +223,3 @@ class PlaneLab:
 
     async def _resolve(self, name: str) -> tuple[str, ...]:
         return self.names.get(name, ())
-
-
-@contextlib.contextmanager
-def lab(directory: Path) -> Iterator[PlaneLab]:
-    made = PlaneLab(directory)
-    try:
-        yield made
-    finally:
-        made.close()

@@ -1,4 +1,4 @@
-"""The two ends of a measured connection, as programs of their own: `serve`, `download`, `hoard`, `ping`, `crowd`.
+"""The two ends of a measured connection, as programs of their own: `serve`, `world`, `download`, `hoard`, `ping`, `crowd`, `knock`.
 
 The protocol: eight bytes say how many the server shall send; 0 asks it to echo whatever follows.
 """
@@ -6,6 +6,7 @@ The protocol: eight bytes say how many the server shall send; 0 asks it to echo 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import sys
@@ -66,6 +67,38 @@ async def _attend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         pass
     finally:
         writer.close()
+
+
+async def _world() -> None:
+    """A few servers of an ordinary internet: an echo, a web server, and one that speaks first."""
+    for port in (7, 443, 8443):
+        await asyncio.start_server(_echo, "203.0.113.2", port)
+        await asyncio.start_server(_echo, "10.77.0.2", port)
+    await asyncio.start_server(_web, "203.0.113.2", 80)
+    await asyncio.start_server(_banner, "203.0.113.3", 443)
+    print("ready", flush=True)
+    await asyncio.get_running_loop().create_future()
+
+
+async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+
+async def _web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        while True:
+            head = await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(head), head))
+    writer.close()
+
+
+async def _banner(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"220 welcome\r\n")
+    await _echo(reader, writer)
 
 
 def _open(address: str, port: int, wanted: int) -> socket.socket:
@@ -145,8 +178,8 @@ def _crowd(address: str, port: int, size: int) -> dict[str, int]:
 
 def main() -> None:
     what, *rest = sys.argv[1:]
-    if what == "serve":
-        _serve(int(rest[0]))
+    if what in {"serve", "world"}:
+        asyncio.run(_world()) if what == "world" else _serve(int(rest[0]))
         return
     address, port, amount = address_of(rest[0]), int(rest[1]), int(rest[2])
     if what == "hoard":

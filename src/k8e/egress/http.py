@@ -155,6 +155,7 @@ class _Session:
             self._near.receive_data(first)
         self._far = h11.Connection(h11.CLIENT, max_incomplete_event_size=LIMIT)
         self._upstream: socket.socket | None = None
+        self._is_bodiless = True
 
     def close(self) -> None:
         if self._upstream is not None:
@@ -164,6 +165,7 @@ class _Session:
     async def run(self) -> None:
         while (request := await self._request()) is not None:
             outgoing = judge(request, self._terms)
+            self._is_bodiless = _is_bodiless(request)
             upstream = await self._connected()
             await self._write(upstream, self._far.send(outgoing))
             if await self._exchange(upstream, request.http_version):
@@ -222,6 +224,10 @@ class _Session:
 
     async def _exchange(self, upstream: socket.socket, version: bytes) -> bool:
         """One request's body up and its response down, both at once; whether the protocol was switched."""
+        if self._is_bodiless:
+            # Most are. A quick answer may be there before a task would have run at all.
+            await self._send_body(upstream)
+            return await self._relay_response(upstream, version)
         with _one_error():
             async with asyncio.TaskGroup() as tasks:
                 sending = tasks.create_task(self._send_body(upstream), name="http body")
@@ -314,6 +320,12 @@ async def _copy(source: socket.socket, sink: socket.socket, first: bytes) -> Non
         data = await loop.sock_recv(source, _PIECE)
     with contextlib.suppress(OSError):
         sink.shutdown(socket.SHUT_WR)
+
+
+def _is_bodiless(request: h11.Request) -> bool:
+    return not any(
+        name == b"transfer-encoding" or (name == b"content-length" and int(value)) for name, value in request.headers
+    )
 
 
 def _is_quiet(sock: socket.socket) -> bool:
