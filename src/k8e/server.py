@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from k8e import __version__
@@ -49,8 +50,10 @@ def run(settings: ServerSettings, *, environ: Mapping[str, str], report: Reporte
     """Serve until told to stop. Raises: Conflict when another server has the directory, HostUnsupported."""
     make_directories(settings.data_dir)
     with locked(settings.data_dir / "server" / "lock"):
-        provisioned = ensure(Path(settings.tools_dir or settings.data_dir), report, env=environ)
-        asyncio.run(main(settings, provisioned, read_registries(environ)))
+        with ThreadPoolExecutor(max_workers=1) as asking:
+            registries = asking.submit(read_registries, environ)
+            provisioned = ensure(Path(settings.tools_dir or settings.data_dir), report, env=environ)
+        asyncio.run(main(settings, provisioned, registries.result()))
 
 
 async def main(settings: ServerSettings, provisioned: Provisioned, registries: Registries) -> None:

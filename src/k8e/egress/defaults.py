@@ -32,12 +32,16 @@ _log = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 30.0
 _BUNDLE_LIMIT: Final = 4 * 1024 * 1024
 
-_PIP_BUILT_IN: Final = (
-    "import json; from pip._internal.models.index import PyPI; "
-    "print(json.dumps([PyPI.simple_url, 'https://' + PyPI.file_storage_domain]))"
-)
+_ASK_PIP: Final = """
+import json
+from pip._internal.cli.main import main
+from pip._internal.models.index import PyPI
+print(json.dumps([PyPI.simple_url, "https://" + PyPI.file_storage_domain]), flush=True)
+main(["config", "list"])
+"""
 _PIP_SETTING: Final = re.compile(r"(?P<section>[\w:-]+)\.(?P<name>[\w-]+)=(?P<value>.*)")
-_NPM_SETTING: Final = re.compile(r"(?P<name>(?:@[\w.~-]+:)?registry) = (?P<value>\"[^\"]*\")")
+_NPM_SECTION: Final = re.compile(r"; \"(?P<name>[\w-]+)\" config from ")
+_NPM_SETTING: Final = re.compile(r"(?P<name>cafile|(?:@[\w.~-]+:)?registry) = (?P<value>\"[^\"]*\")")
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _CA_VARIABLES: Final = (
     "SSL_CERT_FILE",
@@ -63,10 +67,10 @@ class Registries:
 class Answers:
     """What pip and npm said, word by word; empty where one of them is not there."""
 
-    pip_built_in: str = ""
-    pip_config: str = ""
-    npm_all: str = ""
-    npm_explicit: str = ""
+    pip: str = ""
+    """A line with the built-in index and the host of its files, then what `pip config list` prints."""
+    npm: str = ""
+    """What `npm config list --long` prints."""
 
 
 def read(environ: Mapping[str, str]) -> Registries:
@@ -77,12 +81,7 @@ def read(environ: Mapping[str, str]) -> Registries:
 
 def ask(environ: Mapping[str, str]) -> Answers:
     """Run pip and npm side by side; one that fails or hangs counts as absent."""
-    questions = {
-        "pip_built_in": ("python3", "-c", _PIP_BUILT_IN),
-        "pip_config": ("python3", "-m", "pip", "config", "list"),
-        "npm_all": ("npm", "config", "list", "--json"),
-        "npm_explicit": ("npm", "config", "list"),
-    }
+    questions = {"pip": ("python3", "-c", _ASK_PIP), "npm": ("npm", "config", "list", "--long")}
     with ThreadPoolExecutor(max_workers=len(questions)) as threads:
         answers = threads.map(lambda argv: _answer(argv, environ), questions.values())
         return Answers(**dict(zip(questions, answers, strict=True)))
@@ -90,8 +89,8 @@ def ask(environ: Mapping[str, str]) -> Answers:
 
 def understand(answers: Answers, environ: Mapping[str, str]) -> tuple[Registries, list[str]]:
     """The hosts and the environment, and where certificates lie."""
-    pip, pip_bundle = _of_pip(answers)
-    npm, npm_bundle = _of_npm(answers)
+    pip, pip_bundle = _of_pip(answers.pip)
+    npm, npm_bundle = _of_npm(answers.npm)
     # Each tool is told what the operator told it, and no other: a bundle takes the place of the usual authorities.
     bundles = {"PIP_CERT": pip_bundle, "npm_config_cafile": npm_bundle}
     bundles = _said({**bundles, **{name: environ.get(name, "") for name in _CA_VARIABLES}})
@@ -112,12 +111,12 @@ def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> str:
     return done.stdout
 
 
-def _of_pip(answers: Answers) -> tuple[Registries, str]:
-    settings = _pip_settings(answers.pip_config)
+def _of_pip(answer: str) -> tuple[Registries, str]:
+    settings = _pip_settings(answer)
     index = settings.get("index-url", "")
     others = [word for name in ("extra-index-url", "find-links") for word in settings.get(name, "").split()]
     configured = [url for url in (index, *others) if _is_web(url)]
-    built_in = [] if _is_web(index) else _json_list(answers.pip_built_in)
+    built_in = [] if _is_web(index) else _json_list(answer.partition("\n")[0])
     env = {
         "PIP_INDEX_URL": _public(index) if _is_web(index) else "",
         "PIP_EXTRA_INDEX_URL": " ".join(
@@ -129,22 +128,30 @@ def _of_pip(answers: Answers) -> tuple[Registries, str]:
     return Registries(hosts=hosts, env=_said(env)), settings.get("cert", "")
 
 
-def _of_npm(answers: Answers) -> tuple[Registries, str]:
-    try:
-        known = json.loads(answers.npm_all)
-    except ValueError:
-        return Registries(), ""
-    if not isinstance(known, dict):
-        return Registries(), ""
-    explicit = {
-        found["name"]: str(ast.literal_eval(found["value"])) for found in _NPM_SETTING.finditer(answers.npm_explicit)
-    }
-    registry = known.get("registry")
-    built_in = [registry] if isinstance(registry, str) and "registry" not in explicit else []
-    hosts = (*_rules(explicit.values(), may_be_private=True), *_rules(built_in, may_be_private=False))
+def _of_npm(answer: str) -> tuple[Registries, str]:
+    built_in, explicit = _npm_settings(answer)
+    configured = {name: value for name, value in explicit.items() if name.endswith("registry")}
+    unasked = [] if "registry" in explicit else [built_in.get("registry", "")]
+    hosts = (
+        *_rules(configured.values(), may_be_private=True),
+        *_rules(filter(_is_web, unasked), may_be_private=False),
+    )
     env = {"npm_config_registry": _public(explicit.get("registry", ""))}
-    bundle = known.get("cafile")
-    return Registries(hosts=hosts, env=_said(env)), bundle if isinstance(bundle, str) else ""
+    return Registries(hosts=hosts, env=_said(env)), explicit.get("cafile", "")
+
+
+def _npm_settings(text: str) -> tuple[dict[str, str], dict[str, str]]:
+    """What npm has by itself and what it was told, by whoever it believes most: it names that one last."""
+    built_in: dict[str, str] = {}
+    explicit: dict[str, str] = {}
+    into = built_in
+    for line in text.splitlines():
+        if section := _NPM_SECTION.match(line):
+            into = built_in if section["name"] == "default" else explicit
+        # A line that another section outranks is a comment.
+        elif setting := _NPM_SETTING.match(line):
+            into[setting["name"]] = str(ast.literal_eval(setting["value"]))
+    return built_in, explicit
 
 
 def _pip_settings(text: str) -> dict[str, str]:

@@ -12,7 +12,8 @@ from k8e.egress import defaults
 from k8e.egress.defaults import Answers
 from k8e.model import HostRule, NetRule
 
-_BUILT_IN = '["https://index.example/simple", "https://files.example"]'
+_BUILT_IN = '["https://index.example/simple", "https://files.example"]\n'
+_NPM = '; "default" config from default values\n\nregistry = "https://npm.example/"\n\n'
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n"
 
 
@@ -21,9 +22,7 @@ def _hosts(answers: Answers) -> set[HostRule | NetRule]:
 
 
 def test_without_configuration_the_built_in_hosts_are_used_and_must_be_public() -> None:
-    understood, bundles = defaults.understand(
-        Answers(pip_built_in=_BUILT_IN, npm_all='{"registry": "https://npm.example/"}'), {}
-    )
+    understood, bundles = defaults.understand(Answers(pip=_BUILT_IN, npm=_NPM), {})
     names = ["index.example", "files.example", "npm.example"]
     assert understood.hosts == tuple(HostRule(name=name) for name in names)
     assert understood.env == {}
@@ -32,14 +31,12 @@ def test_without_configuration_the_built_in_hosts_are_used_and_must_be_public() 
 
 def test_a_configured_index_takes_the_place_of_the_built_in_one_and_may_be_private() -> None:
     config = "global.index-url='https://mirror.example/simple'\nglobal.timeout='9'\n"
-    assert _hosts(Answers(pip_built_in=_BUILT_IN, pip_config=config)) == {
-        HostRule(name="mirror.example", may_be_private=True)
-    }
+    assert _hosts(Answers(pip=_BUILT_IN + config)) == {HostRule(name="mirror.example", may_be_private=True)}
 
 
 def test_a_further_index_stands_beside_the_built_in_one() -> None:
     config = "install.extra-index-url='\\nhttp://one.example:8080/simple\\nhttps://10.0.0.5/simple'\n"
-    understood, _ = defaults.understand(Answers(pip_built_in=_BUILT_IN, pip_config=config), {})
+    understood, _ = defaults.understand(Answers(pip=_BUILT_IN + config), {})
     assert set(understood.hosts) == {
         HostRule(name="index.example"),
         HostRule(name="files.example"),
@@ -51,23 +48,26 @@ def test_a_further_index_stands_beside_the_built_in_one() -> None:
 
 def test_the_environment_outranks_the_files() -> None:
     config = "global.index-url='https://low.example/'\n:env:.index-url='https://high.example/'\n"
-    assert _hosts(Answers(pip_config=config)) == {HostRule(name="high.example", may_be_private=True)}
+    assert _hosts(Answers(pip="\n" + config)) == {HostRule(name="high.example", may_be_private=True)}
 
 
 def test_directories_and_this_machines_own_servers_are_no_hosts() -> None:
     config = ":env:.find-links='/opt/wheels'\n:env:.extra-index-url='http://localhost:3141/ http://127.0.0.1/'\n"
-    assert _hosts(Answers(pip_config=config)) == set()
+    assert _hosts(Answers(pip="\n" + config)) == set()
 
 
 def test_scoped_registries_count_too() -> None:
-    explicit = '; "user" config\n\n@corp:registry = "https://corp.example/npm/"\nregistry = "https://mirror.example/"\n'
-    found = _hosts(Answers(npm_all='{"registry": "https://mirror.example/"}', npm_explicit=explicit))
+    outranked = _NPM.replace(
+        'registry = "https://npm.example/"', '; registry = "https://npm.example/" ; overridden by user'
+    )
+    told = '; "user" config from /x\n\n@corp:registry = "https://corp.example/npm/"\nregistry = "https://mirror.example/"\n'
+    found = _hosts(Answers(npm=outranked + told))
     assert found == {HostRule(name=name, may_be_private=True) for name in ("corp.example", "mirror.example")}
 
 
-@pytest.mark.parametrize("garbage", ["", "not json", "[]", "null", "7"])
+@pytest.mark.parametrize("garbage", ["", "not json", "[]", "null", "7", "registry = nothing"])
 def test_nonsense_is_no_answer(garbage: str) -> None:
-    assert _hosts(Answers(pip_built_in=garbage, pip_config=garbage, npm_all=garbage, npm_explicit=garbage)) == set()
+    assert _hosts(Answers(pip=garbage, npm=garbage)) == set()
 
 
 def test_real_pip_and_npm_say_where_they_go_and_credentials_stay_outside(tmp_path: Path) -> None:
