@@ -17,6 +17,7 @@ from bench import alternatives, machine, report
 from bench.claims import claims
 from bench.commands import commands, programs
 from bench.crowd import crowds, idle_memory
+from bench.egress import egress
 from bench.lab import Lab, Measure
 from bench.neighbours import neighbours
 from bench.rows import Row
@@ -41,6 +42,7 @@ _MEASURES: dict[str, Measure] = {
     "neighbour": neighbours,
     "burst": burst,
     "crowd": crowds,
+    "egress": egress,
 }
 
 
