@@ -194,8 +194,13 @@ async def test_a_changed_secret_is_used_at_once_and_a_deleted_one_no_longer(
             assert (await cell.sh(f"{CURL} https://{API}/", timeout_s=60.0)).outcome.exit_code == 0
             assert world.told[API].requests[-1][1]["authorization"] == f"Bearer {value}"
         await brokering.delete_secret(OWNER, "changing")
-        await cell.sh(f"{CURL} https://{API}/", timeout_s=60.0)
-        assert world.told[API].requests[-1][1]["authorization"].startswith("Bearer k8e_")
+        before = len(world.told[API].requests)
+        denied = await cell.sh(f"{CURL} -f https://{API}/", timeout_s=60.0)
+        assert denied.outcome.exit_code != 0
+        assert [each.reason for each in denied.egress_denied] == [
+            "the secret behind this placeholder is gone, or not here yet"
+        ]
+        assert len(world.told[API].requests) == before
 
 
 async def test_a_child_has_a_placeholder_of_its_own(cell: Cell, brokering: Engine, world: World) -> None:

@@ -211,19 +211,17 @@ class Daemon:
         if not isinstance(given, list):
             raise ValueError("grants are a list")  # noqa: TRY004 - wrong content, whatever its type
         member.grants = tuple(_grant(each) for each in given)
-        self._plane.policy_changed(member)
-        if not member.grants:
-            return ""
-        if member.authority is None:
+        if member.grants and member.authority is None:
             member.authority = Authority.new()
-            self._members.save(member)
-        return member.authority.certificate
+        self._plane.policy_changed(member)
+        self._members.save(member)
+        return member.authority.certificate if member.grants and member.authority is not None else ""
 
     def _status(self) -> dict[str, object]:
         return {
             "pid": os.getpid(),
             "members": len(self._members),
-            "grants": sum(len(member.grants) for member in self._members),
+            "grants": sum(bool(grant.value) for member in self._members for grant in member.grants),
             "spares": len(self._spares),
             "dropped": self._control.dropped,
         }

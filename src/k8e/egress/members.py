@@ -1,6 +1,7 @@
 """The sandboxes that have a network: by address for the data plane, by name for the server, on disk for the next daemon.
 
-Grants are secrets and stay in memory; whoever gave them gives them again.
+The values of grants stay in memory; whoever gave them gives them again. What they are for is written down, so that until then
+their placeholders are held back.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Member:
     policy: EgressPolicy = field(default_factory=EgressPolicy)
     book: Book = field(default_factory=Book)
     grants: tuple[Grant, ...] = ()
+    """One without a value has not been given again yet, or its secret is gone: its placeholder goes nowhere."""
     authority: Authority | None = None
     """The one that this sandbox alone trusts; made with the first grant."""
 
@@ -99,6 +101,7 @@ def _to_json(member: Member) -> str:
             "policy": wire.to_json(member.policy),
             "book": member.book.to_json(),
             "authority": member.authority.dump() if member.authority is not None else "",
+            "grants": [[grant.host, grant.header, grant.placeholder] for grant in member.grants],
         }
     )
 
@@ -114,4 +117,8 @@ def _from_json(sandbox: SandboxId, text: str) -> Member:
         policy=wire.from_json(fields["policy"]),
         book=Book.from_json(fields["book"]),
         authority=Authority.load(fields["authority"]) if fields["authority"] else None,
+        grants=tuple(
+            Grant(host=host, header=header, placeholder=word, value="")
+            for host, header, word in fields.get("grants", ())
+        ),
     )

@@ -61,7 +61,7 @@ class Swap:
     def scrubber(self) -> Scrubber:
         """For everything that comes back."""
         replacements: dict[bytes, bytes] = {}
-        for grant in self.grants:
+        for grant in filter(_has_value, self.grants):
             replacements |= disguises(grant.value.encode(), grant.placeholder.encode())
         return Scrubber(replacements)
 
@@ -90,8 +90,15 @@ class Swap:
     def _swapped(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
         for grant in self.grants:
             if grant.host == self.name and name.lower() == grant.header.encode():
-                value = _filled(value, grant)
+                filled = _filled(value, grant)
+                if filled != value and not _has_value(grant):
+                    raise Refused("the secret behind this placeholder is gone, or not here yet", self.name)
+                value = filled
         return name, value
+
+
+def _has_value(grant: Grant) -> bool:
+    return grant.value != ""
 
 
 def _filled(value: bytes, grant: Grant) -> bytes:

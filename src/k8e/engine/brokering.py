@@ -108,13 +108,14 @@ class Brokering:
         await self._write_trust(Files(box), certificate)
 
     async def renew(self, owner: OwnerId, spec: SessionSpec, box: Box) -> None:
-        """As they are now: a secret that is gone, or cannot be sent any more, is swapped no longer. Raises: SandboxFailed."""
+        """As they are now: where a secret is gone, or cannot be sent, its placeholder is held back. Raises: SandboxFailed."""
         grants = []
         for each in spec.brokered:
             try:
                 grants.append(self._grant(owner, each, box))
             except K8eError as error:
                 _log.warning("a secret is no longer brokered", extra={"sandbox": box.id, "reason": str(error)})
+                grants.append(_empty(each, box))
         await self._set_grants(box.id, tuple(grants))
 
     def environment(self, spec: SessionSpec, sandbox: SandboxId) -> dict[str, str]:
@@ -125,9 +126,7 @@ class Brokering:
         return {**dict.fromkeys(TRUST_VARIABLES, TRUST_AT), **words}
 
     def _grant(self, owner: OwnerId, each: Brokered, box: Box) -> Grant:
-        return Grant(
-            host=each.host, header=each.header, placeholder=placeholder(box.id, each), value=self._value(owner, each)
-        )
+        return dataclasses.replace(_empty(each, box), value=self._value(owner, each))
 
     def _value(self, owner: OwnerId, each: Brokered) -> str:
         value = self._secrets.value(owner, each.secret_name, each.key, field=_FIELD).decode("latin-1")
@@ -149,6 +148,10 @@ class Brokering:
                 yield part if part.endswith(b"\n") else part + b"\n"
 
         await files.write(TRUST_AT, pieces(), perm=0o644)
+
+
+def _empty(each: Brokered, box: Box) -> Grant:
+    return Grant(host=each.host, header=each.header, placeholder=placeholder(box.id, each), value="")
 
 
 async def _first_of(files: Files, paths: tuple[str, ...]) -> bytes:

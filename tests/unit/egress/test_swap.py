@@ -67,6 +67,16 @@ def test_a_placeholder_anywhere_else_is_refused(bad: h11.Request) -> None:
         SWAP.request(bad)
 
 
+def test_a_placeholder_whose_secret_is_gone_is_held_back() -> None:
+    swap = Swap("api.example", (Grant(host="api.example", header="authorization", placeholder=WORD, value=""),))
+    token = base64.b64encode(f"user:{WORD}".encode()).decode()
+    for value in (WORD, f"Bearer {WORD}", f"Basic {token}"):
+        with pytest.raises(Refused, match="gone"):
+            swap.request(request(("Authorization", value)))
+    assert swap.request(request(("Authorization", "Bearer mine"))).headers
+    assert swap.scrubber().whole(b"nothing to scrub") == b"nothing to scrub"
+
+
 def test_another_host_in_a_request_is_refused() -> None:
     with pytest.raises(Refused):
         SWAP.request(h11.Request(method="GET", target="/", headers=[("Host", "other.example")]))
