@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from k8e import __version__
-from k8e.agent import hook
+from k8e.agent import hook, libc
 from k8e.doors.grpc import Door, ServerFacts, serve
 from k8e.doors.grpc.serving import Address
 from k8e.egress.client import EgressClient
@@ -58,6 +58,7 @@ def run(settings: ServerSettings, *, environ: Mapping[str, str], report: Reporte
 
 async def main(settings: ServerSettings, provisioned: Provisioned, registries: Registries) -> None:
     """The whole server, in the order in which it is built."""
+    libc.take_short_turns()
     stop = Stop()
     certificate = ensure_server_certificate(
         settings.data_dir / "server" / "tls", names=names(settings), now=datetime.datetime.now(datetime.UTC)

@@ -81,6 +81,7 @@ def serve(path: str) -> None:
     # SAFETY: commands are root inside and would else trace, and so freeze, PID 1 and the runners, which inherit this;
     # what they start does not, because exec undoes it. Commands never hold CAP_SYS_PTRACE.
     libc.make_undumpable()
+    libc.take_short_turns()
     loop, service = Loop(), Service()
     pool = Runners(loop, _settle)
     parking = Parking(loop, pool)

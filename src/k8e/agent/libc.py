@@ -14,6 +14,7 @@ __all__ = [
     "inotify_remove",
     "make_undumpable",
     "mount",
+    "take_short_turns",
     "unmount_lazily",
 ]
 
@@ -22,6 +23,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_CAPBSET_DROP = 24
 _CAPABILITY_VERSION_3 = 0x20080522
 _LAST_CAPABILITY = 40
+_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
+_SCHED_RESET_ON_FORK = 1
+_SLICE_NS = 100_000
 _MS_BIND_REC = 4096 | 16384
 _MNT_DETACH = 2
 _IN_CLOEXEC_NONBLOCK = os.O_CLOEXEC | os.O_NONBLOCK
@@ -44,6 +48,30 @@ def become_subreaper() -> None:
 def make_undumpable() -> None:
     """Let only CAP_SYS_PTRACE trace this process or touch its memory, until it executes something."""
     _check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
+
+
+class _SchedAttr(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_uint32),
+        ("policy", ctypes.c_uint32),
+        ("flags", ctypes.c_uint64),
+        ("nice", ctypes.c_int32),
+        ("priority", ctypes.c_uint32),
+        ("runtime", ctypes.c_uint64),
+        ("deadline", ctypes.c_uint64),
+        ("period", ctypes.c_uint64),
+    )
+
+
+def take_short_turns() -> None:
+    """Ask the scheduler for slices of 0.1 ms, so that a wake-up need not wait for the end of somebody's 3 ms.
+
+    It gives no more time than before, and children do not inherit it. Older kernels ignore the wish.
+    """
+    number = _SCHED_SETATTR.get(os.uname().machine)
+    if number is not None:
+        attributes = _SchedAttr(ctypes.sizeof(_SchedAttr), 0, _SCHED_RESET_ON_FORK, 0, 0, _SLICE_NS, 0, 0)
+        _libc.syscall(number, 0, ctypes.byref(attributes), 0)
 
 
 class _CapHeader(ctypes.Structure):

@@ -1,8 +1,34 @@
 """Runs inside the image's own interpreter, at the end of `site`: wait for a program, then become it.
 
-Read as source by Python 3.8 and later. It imports nothing that a fresh interpreter has not imported already and
+Read as source by Python 3.8 and later. It imports nothing that a fresh interpreter would not import and
 leaves nothing behind: no descriptor, variable, module or name.
 """
+
+
+def _comes_again() -> bool:
+    """Whether `site` will go through this directory once more: the later we park, the less is left to do."""
+    import sys
+
+    frames = [sys._getframe()]  # noqa: SLF001
+    while frames[-1].f_back is not None:
+        frames.append(frames[-1].f_back)
+    return any(each.f_code.co_name == "venv" and each.f_globals.get("__name__") == "site" for each in frames)
+
+
+def _customize() -> None:
+    """Import the distribution's own `sitecustomize`, which comes next in any case.
+
+    One that somebody installed is left to its time, when the program's environment is there.
+    """
+    import os
+    import sys
+
+    found = sys.modules["_frozen_importlib_external"].PathFinder.find_spec("sitecustomize")
+    if found is not None and found.origin and os.path.dirname(found.origin) == os.path.dirname(os.__file__):
+        try:
+            __import__("sitecustomize")
+        except Exception:  # noqa: BLE001  # `site` tries again and reports it
+            pass
 
 
 def _park() -> None:
@@ -34,5 +60,7 @@ def _park() -> None:
         sys.orig_argv[2] = os.fsdecode(code)
 
 
-_park()
-del _park
+if not _comes_again():
+    _customize()
+    _park()
+del _park, _customize, _comes_again

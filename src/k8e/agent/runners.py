@@ -283,8 +283,9 @@ def _close_all_but(kept: Any) -> None:
 
 
 def settle(cgroup: Optional[str] = _HOST_CGROUP) -> None:
-    """What a runner does first, so that commands inherit it: limits' cgroup, OOM score, capabilities."""
+    """What a runner does first, so that commands inherit it: limits' cgroup, OOM score, priority, capabilities."""
     libc.become_subreaper()
+    os.setpriority(os.PRIO_PROCESS, 0, 0)
     _write("/proc/self/oom_score_adj", _OOM_SCORE_ADJ)
     if cgroup is not None:
         _write(cgroup, b"0")

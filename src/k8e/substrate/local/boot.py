@@ -20,7 +20,7 @@ from k8e.substrate.local.blocks import base_id, sandbox_map
 from k8e.substrate.local.disks import Disks
 from k8e.substrate.local.host import disk, loop, mount, oom
 from k8e.substrate.local.host.cgroup import AGENT, UNLIMITED, SandboxGroup
-from k8e.substrate.local.host.process import Process
+from k8e.substrate.local.host.process import Process, set_niceness
 from k8e.substrate.local.host.userns import Nascent
 from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.layout import SandboxPaths
@@ -92,6 +92,8 @@ class Builder:
             with _step("write spec"):
                 self._write_spec(blueprint, namespace)
             init = launcher.go(signs)
+        with _step("set priority"):
+            set_niceness(init, blueprint.runtime.agent_niceness)
         with _step("set memory limit"):
             blueprint.group.limit_memory(UNLIMITED, AGENT)
         return init

@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Process", "identify", "is_alive", "kill", "open_pidfd", "wait_death"]
+__all__ = ["Process", "identify", "is_alive", "kill", "open_pidfd", "set_niceness", "wait_death"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,11 @@ def kill(process: Process) -> None:
         pass
     finally:
         os.close(descriptor)
+
+
+def set_niceness(process: Process, niceness: int) -> None:
+    """Its place among the processes of its own group. Raises: ProcessLookupError when it is gone."""
+    os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
 
 
 async def wait_death(process: Process) -> None:

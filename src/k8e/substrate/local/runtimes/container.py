@@ -27,6 +27,7 @@ class Container:
     moves_itself = True
     enters_netns = True
     """Joining a user namespace first, runc has no power left to join a network namespace of the host's."""
+    agent_niceness = -10
     handles_oom_inside = False
     overhead_bytes = 32 * MIB
 

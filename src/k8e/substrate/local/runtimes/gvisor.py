@@ -44,6 +44,7 @@ class Gvisor:
     joins_userns = False
     moves_itself = False
     enters_netns = False
+    agent_niceness = 0
     handles_oom_inside = True
     overhead_bytes = 128 * MIB
 

@@ -49,6 +49,9 @@ class OciRuntime(Protocol):
     """Whether it puts the sandbox into its cgroups in every hierarchy; what does not is started from within them."""
     enters_netns: bool
     """Whether it must be started inside the sandbox's network namespace, because it cannot join one by its path."""
+    agent_niceness: int
+    """How much the agent goes before its own commands, where the host's scheduler knows both: it must answer while they
+    use up the session's time, and hand on their output while they still run."""
     handles_oom_inside: bool
     """Whether memory exhaustion must be resolved by the agent because the kernel would kill the whole sandbox."""
 
