@@ -137,7 +137,7 @@ def _http(source: random.Random) -> None:
     assert again.target == passed.target
     assert again.target[:1] in {b"/", b"*"}
     hosts = [value for name, value in again.headers if name == b"host"]
-    assert [host.lower().removesuffix(b":80").rstrip(b".") for host in hosts] == [b"one.example"]
+    assert hosts in ([b"one.example"], [b"one.example:80"])
     lengths = {name for name, _ in again.headers} & {b"content-length", b"transfer-encoding"}
     assert len(lengths) <= 1
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from k8e.egress.desk import Member
 from k8e.egress.lanes import Bucket
 from k8e.egress.pump import Pair, SandboxLane
+from k8e.egress.turns import Turns
 from k8e.model import EgressPolicy, SandboxId
 from k8e.policy.decide import Answer, decide_address, decide_name
 
@@ -58,6 +59,7 @@ class Guest:
     connections: set[Connection] = field(default_factory=set)
     lookups: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LOOKUPS_AT_ONCE))
     questions: Bucket = field(default_factory=Bucket)
+    turns: Turns = field(default_factory=Turns)
 
     @property
     def policy(self) -> EgressPolicy:
@@ -99,6 +101,11 @@ class Guests:
         if guest.member is not member or guest.lane.bucket.rate != member.policy.bytes_per_s:
             guest.take(member)
         return guest
+
+    @property
+    def connections(self) -> int:
+        """Of all sandboxes."""
+        return sum(len(guest.connections) for guest in self._guests.values())
 
     def known(self, member: Member) -> Guest | None:
         return self._guests.get(member.sandbox)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import h11
 
 from k8e.egress.desk import Dial
+from k8e.egress.turns import Turns, Worker
 from k8e.policy.names import BadName, canonical
 
 __all__ = ["LIMIT", "NotHttp", "Refused", "Terms", "judge", "looks_like_http", "serve"]
@@ -84,9 +85,7 @@ def judge(request: h11.Request, terms: Terms) -> h11.Request:
     if b"transfer-encoding" in names and b"content-length" in names:
         raise Refused("a request with two lengths")
     target = _judge_target(request.target, terms)
-    for name, value in headers:
-        if name.lower() == b"host":
-            _judge_host(value, terms)
+    headers = [(name, _judge_host(value, terms) if name.lower() == b"host" else value) for name, value in headers]
     if any(secret in text for secret in terms.unspeakable for text in (target, *(value for _, value in headers))):
         raise Refused("a secret's placeholder, sent where the secret is not for", terms.name)
     if b"host" not in names:
@@ -107,8 +106,9 @@ def _judge_target(target: bytes, terms: Terms) -> bytes:
     return slash + path if slash else b"/"
 
 
-def _judge_host(value: bytes, terms: Terms) -> None:
-    text = value.decode("latin-1").strip()
+def _judge_host(value: bytes, terms: Terms) -> bytes:
+    """The same host as we write it: nobody after us reads anything else into it."""
+    text = value.decode("latin-1")
     host, colon, port = text.partition(":")
     try:
         name = canonical(host)
@@ -118,6 +118,7 @@ def _judge_host(value: bytes, terms: Terms) -> None:
         raise Refused(f"Host says {name}, but the address is that of {terms.name}", name)
     if colon and port != str(terms.port):
         raise Refused(f"Host says port {port[:8]}, but the connection is to {terms.port}", name)
+    return f"{name}{colon}{port}".encode("ascii")
 
 
 def _without_other_protocols(headers: _Headers) -> _Headers:
@@ -128,7 +129,7 @@ def _without_other_protocols(headers: _Headers) -> _Headers:
     return [(name, value) for name, value in headers if name.lower() not in {b"upgrade", b"http2-settings"}]
 
 
-async def serve(client: socket.socket, first: bytes, terms: Terms, dial: Dial) -> None:
+async def serve(client: socket.socket, first: bytes, terms: Terms, dial: Dial, turns: Turns) -> None:
     """Carry requests and responses until one side has had enough.
 
     Closes what it dials, not `client`.
@@ -137,7 +138,7 @@ async def serve(client: socket.socket, first: bytes, terms: Terms, dial: Dial) -
         Refused: a request broke the terms; nothing of it went out.
         OSError, TimeoutError: a side broke off or was too slow.
     """
-    session = _Session(client, first, terms, dial)
+    session = _Session(client, first, terms, dial, Worker(turns))
     try:
         await session.run()
     finally:
@@ -145,7 +146,8 @@ async def serve(client: socket.socket, first: bytes, terms: Terms, dial: Dial) -
 
 
 class _Session:
-    def __init__(self, client: socket.socket, first: bytes, terms: Terms, dial: Dial) -> None:
+    def __init__(self, client: socket.socket, first: bytes, terms: Terms, dial: Dial, worker: Worker) -> None:
+        self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._terms = terms
@@ -195,6 +197,7 @@ class _Session:
 
     async def _near_event(self, on_error: Callable[[str], Exception]) -> object:
         while True:
+            await self._worker.breathe()
             try:
                 event = self._near.next_event()
             except h11.RemoteProtocolError as error:
@@ -205,6 +208,7 @@ class _Session:
 
     async def _far_event(self, upstream: socket.socket) -> object:
         while True:
+            await self._worker.breathe()
             try:
                 event = self._far.next_event()
             except h11.RemoteProtocolError as error:
@@ -296,8 +300,17 @@ class _Session:
         up, down = self._near.trailing_data[0], self._far.trailing_data[0]
         with _one_error():
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_copy(self._client, upstream, up), name="websocket up")
-                tasks.create_task(_copy(upstream, self._client, down), name="websocket down")
+                tasks.create_task(self._copy(self._client, upstream, up), name="websocket up")
+                tasks.create_task(self._copy(upstream, self._client, down), name="websocket down")
+
+    async def _copy(self, source: socket.socket, sink: socket.socket, first: bytes) -> None:
+        data = first or await self._loop.sock_recv(source, _PIECE)
+        while data:
+            await self._write(sink, data)
+            await self._worker.breathe()
+            data = await self._loop.sock_recv(source, _PIECE)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
 
 
 @contextlib.contextmanager
@@ -310,16 +323,6 @@ def _one_error() -> Iterator[None]:
         if broken is None or other is not None:
             raise
         raise ConnectionAbortedError(str(broken.exceptions[0])) from group
-
-
-async def _copy(source: socket.socket, sink: socket.socket, first: bytes) -> None:
-    loop = asyncio.get_running_loop()
-    data = first or await loop.sock_recv(source, _PIECE)
-    while data:
-        await loop.sock_sendall(sink, data)
-        data = await loop.sock_recv(source, _PIECE)
-    with contextlib.suppress(OSError):
-        sink.shutdown(socket.SHUT_WR)
 
 
 def _is_bodiless(request: h11.Request) -> bool:

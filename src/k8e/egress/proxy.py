@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from k8e.egress import http, upstream
 from k8e.egress.book import is_synthetic
 from k8e.egress.desk import Broker, Desk, Dial, Member
-from k8e.egress.guests import Connection, Guests
+from k8e.egress.guests import Connection, Guest, Guests
 from k8e.egress.hello import Hello, HelloReader, Kind
 from k8e.egress.pump import Pump
 from k8e.egress.sockets import furnish, reset
@@ -36,6 +37,8 @@ _SILENCE_S = 1.0
 _PIECE = 16 * 1024
 _TLS, _HTTP = 443, 80
 _BREATH_S = 0.1
+_DESCRIPTORS_EACH = 8
+"""The most that one connection can need: four sockets and two pipes."""
 
 
 class Proxy:
@@ -58,6 +61,7 @@ class Proxy:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._pump = Pump()
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _DESCRIPTORS_EACH
 
     # --- from outside ---
 
@@ -113,14 +117,22 @@ class Proxy:
         target, port = client.getsockname()[:2]
         guest = self._guests.of(member)
         connection = Connection(guest, client, target, port)
-        if guest.is_full:
-            self._deny(connection, f"more than {guest.policy.connections} connections at once")
+        if why := self._no_room_for(guest):
+            self._deny(connection, why)
             reset(client)
             return
         furnish(client, is_modest=guest.is_modest)
         guest.connections.add(connection)
         connection.task = self._tasks.create_task(self._serve(connection), name=f"connection of {member.sandbox}")
         connection.task.add_done_callback(lambda _: self._task_done(connection))
+
+    def _no_room_for(self, guest: Guest) -> str:
+        if guest.is_full:
+            return f"more than {guest.policy.connections} connections at once"
+        # Descriptors are everybody's: when they run short, those who have many get no more.
+        if guest.is_modest and self._guests.connections >= self._most:
+            return "too many connections on this machine"
+        return ""
 
     async def _serve(self, connection: Connection) -> None:
         try:
@@ -252,7 +264,7 @@ class Proxy:
         terms = http.Terms(name=connection.name, port=connection.port, unspeakable=secrets)
         inner = self._join_inner(connection)
         try:
-            await http.serve(inner, first, terms, dial)
+            await http.serve(inner, first, terms, dial, connection.guest.turns)
         finally:
             inner.close()
 
@@ -284,6 +296,9 @@ class Proxy:
         sock, address = await upstream.connect(
             addresses, connection.port, lambda address: self._refusal(connection, address), is_modest=is_modest
         )
+        if why := self._refusal(connection, address):
+            sock.close()  # the policy has changed while we dialled
+            raise Unreachable(f"it leads to {why}")
         connection.address = address
         if not connection.is_told:
             connection.is_told = True

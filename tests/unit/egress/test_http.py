@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from k8e.egress import http
 from k8e.egress.http import NotHttp, Refused, Terms, judge, looks_like_http, serve
+from k8e.egress.turns import Turns
 
 _PATIENCE_S = 10.0
 _TERMS = Terms(name="one.example", port=80, unspeakable=(b"k8e-placeholder-1",))
@@ -85,7 +87,7 @@ async def _stage(first: bytes, speak: Speak = _answering) -> AsyncIterator[tuple
 
     async def run() -> None:
         with theirs:
-            await serve(theirs, first, _TERMS, dial)
+            await serve(theirs, first, _TERMS, dial, Turns())
 
     task = asyncio.get_running_loop().create_task(run())
     try:
@@ -151,7 +153,7 @@ async def _refusal(request: bytes) -> Refused:
 async def test_requests_for_the_name_pass(request_line_and_host: bytes) -> None:
     async with _stage(request_line_and_host) as (stage, _):
         assert (await stage.receive(b"ok")).startswith(b"HTTP/1.1 200")
-        assert b"one.example" in stage.heard[0].lower()
+        assert re.search(rb"(?i)\r\nhost: one\.example(:80)?\r\n", stage.heard[0])
         assert b"http://" not in stage.heard[0]
 
 
@@ -159,6 +161,8 @@ async def test_requests_for_the_name_pass(request_line_and_host: bytes) -> None:
     ("request_bytes", "why"),
     [
         (b"GET / HTTP/1.1\r\nHost: two.example\r\n\r\n", "Host says two.example"),
+        (b"GET / HTTP/1.1\r\nHost: \x1cone.example\r\n\r\n", "no host name"),
+        (b"GET / HTTP/1.1\r\nHost: \xa0one.example\r\n\r\n", "no host name"),
         (b"GET / HTTP/1.1\r\nHost: 203.0.113.9\r\n\r\n", "no host name"),
         (b"GET / HTTP/1.1\r\nHost: one.example:8080\r\n\r\n", "port 8080"),
         (b"GET / HTTP/1.1\r\nHost: one.example@two.example\r\n\r\n", "no host name"),
