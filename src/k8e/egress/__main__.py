@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 from pathlib import Path
 
 from k8e import logs
@@ -11,6 +12,8 @@ from k8e.egress import daemon, groups
 from k8e.egress.serving import plane
 
 __all__: list[str] = []
+
+_FILES = 65_536
 
 
 def _main() -> None:
@@ -21,7 +24,14 @@ def _main() -> None:
     args = parser.parse_args()
     logs.configure(args.log_level)
     groups.leave_servers()
+    _allow_many_files()
     daemon.run(args.data_dir, plane(args.data_dir), lambda: _say_ready(args.ready))
+
+
+def _allow_many_files() -> None:
+    """A connection takes several; what we inherit was meant for the server, or for programs that use select(2)."""
+    most = max(_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _say_ready(descriptor: int | None) -> None:

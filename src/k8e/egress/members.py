@@ -61,6 +61,8 @@ class Members:
 
     def load(self) -> None:
         """What the last daemon left. A file that cannot be understood is no member: nothing passes for it."""
+        for path in self._directory.glob(".*.partial"):
+            path.unlink(missing_ok=True)
         for path in self._directory.glob("*.json"):
             try:
                 self._enter(_from_json(SandboxId(path.stem), path.read_text(encoding="utf-8")))
