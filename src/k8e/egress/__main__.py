@@ -13,8 +13,6 @@ from k8e.egress.serving import plane
 
 __all__: list[str] = []
 
-_FILES = 65_536
-
 
 def _main() -> None:
     parser = argparse.ArgumentParser(prog="k8e.egress", description=__doc__)
@@ -29,8 +27,8 @@ def _main() -> None:
 
 
 def _allow_many_files() -> None:
-    """A connection takes several; what we inherit was meant for the server, or for programs that use select(2)."""
-    most = max(_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    """A connection takes several, and the soft limit is meant for programs that still use select(2)."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
