@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import socket
@@ -55,6 +56,11 @@ def _choose(tls: ssl.SSLObject | ssl.SSLSocket, context: ssl.SSLContext | None) 
 
 
 def _serve(connection: socket.socket, told: dict[str, Told]) -> None:
+    with contextlib.suppress(h11.RemoteProtocolError):  # cut off in the middle of a request
+        _converse(connection, told)
+
+
+def _converse(connection: socket.socket, told: dict[str, Told]) -> None:
     """Answers with the request's headers as JSON, packed where the client can read that."""
     http = h11.Connection(h11.SERVER)
     while True:

@@ -15,6 +15,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import h11
 
@@ -24,8 +25,9 @@ from k8e.egress.http import LIMIT, Refused
 from k8e.egress.scrub import Decoder, Scrubber, UnknownEncoding
 from k8e.egress.swap import Swap
 from k8e.egress.tls import TlsStream
+from k8e.egress.turns import Turns, Worker
 from k8e.egress.upstream import Unreachable
-from k8e.model import Decision, Verdict
+from k8e.model import Decision, SandboxId, Verdict
 
 __all__ = ["Broker", "Trust"]
 
@@ -63,6 +65,7 @@ class Broker:
     def __init__(self, authority: Callable[[Member], Authority], trust: Callable[[], ssl.SSLContext]) -> None:
         self._authority = authority
         self._trust = trust
+        self._turns: WeakValueDictionary[SandboxId, Turns] = WeakValueDictionary()
 
     async def __call__(
         self, client: socket.socket, first_bytes: bytes, name: str, member: Member, dial: Dial, desk: Desk
@@ -73,7 +76,8 @@ class Broker:
         """
         context = self._authority(member).context(name)
         near = TlsStream(client, context, server_side=True, first=first_bytes)
-        connection = _Connection(near, name, member, desk)
+        turns = self._turns.setdefault(member.sandbox, Turns())
+        connection = _Connection(near, name, member, desk, Worker(turns))
         try:
             await connection.run(dial, self._trust())
         except (OSError, h11.ProtocolError, TimeoutError) as error:
@@ -89,7 +93,8 @@ class _Over(Exception):
 
 
 class _Connection:
-    def __init__(self, near: TlsStream, name: str, member: Member, desk: Desk) -> None:
+    def __init__(self, near: TlsStream, name: str, member: Member, desk: Desk, worker: Worker) -> None:
+        self._worker = worker
         self._near = near
         self._far: TlsStream | None = None
         self._name = name
@@ -226,6 +231,7 @@ class _Connection:
                 raise _Over from error
             if event is not h11.NEED_DATA:
                 return event
+            await self._worker.breathe()
             self._inside.receive_data(await self._near.read())
 
     async def _send_out(self, event: h11.Event) -> None:
@@ -244,6 +250,7 @@ class _Connection:
         data = data or await self._near.read()
         while data and self._far is not None:
             await self._far.write(data)
+            await self._worker.breathe()
             data = await self._near.read()
         raise _Over
 
@@ -293,6 +300,7 @@ class _Connection:
             if not isinstance(event, h11.Data):
                 break
             for piece in decoder.feed(bytes(event.data)) if decoder else (bytes(event.data),):
+                await self._worker.breathe()
                 if clean := scrubber.feed(piece):
                     yield clean
         if decoder is not None and not decoder.is_complete():
@@ -305,6 +313,7 @@ class _Connection:
             event = self._outside.next_event()
             if event is not h11.NEED_DATA:
                 return event
+            await self._worker.breathe()
             data = await self._far.read() if self._far is not None else b""
             if not data and self._outside.their_state in (h11.IDLE, h11.DONE):
                 raise _Over
@@ -322,6 +331,7 @@ class _Connection:
         while self._far is not None:
             if data and (clean := scrubber.feed(data)):
                 await self._near.write(clean)
+            await self._worker.breathe()
             data = await self._far.read()
             if not data:
                 break

@@ -8,6 +8,8 @@ WebSockets may ask for that.
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
 import re
 import socket
@@ -18,6 +20,7 @@ import h11
 
 from k8e.egress.desk import Dial
 from k8e.egress.turns import Turns, Worker
+from k8e.egress.watch import Watch
 from k8e.policy.names import BadName, canonical
 
 __all__ = ["LIMIT", "NotHttp", "Refused", "Terms", "judge", "looks_like_http", "serve"]
@@ -31,6 +34,8 @@ _IDLE_S = 300.0
 _FIRST_LINE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32} [^\r\n]* HTTP/[0-9]\.[0-9]\r?\n")
 _LONGEST_LINE = 8192
 _TEXT = re.compile(rb"[\t\r\n\x20-\x7e]*")
+
+_MISPLACED = "a secret's placeholder, sent where the secret is not for"
 
 _Headers = list[tuple[bytes, bytes]]
 
@@ -86,11 +91,21 @@ def judge(request: h11.Request, terms: Terms) -> h11.Request:
         raise Refused("a request with two lengths")
     target = _judge_target(request.target, terms)
     headers = [(name, _judge_host(value, terms) if name.lower() == b"host" else value) for name, value in headers]
-    if any(secret in text for secret in terms.unspeakable for text in (target, *(value for _, value in headers))):
-        raise Refused("a secret's placeholder, sent where the secret is not for", terms.name)
+    if any(secret in text for secret in terms.unspeakable for text in (target, *_said(headers))):
+        raise Refused(_MISPLACED, terms.name)
     if b"host" not in names:
         headers.insert(0, (b"Host", terms.name.encode("ascii")))
     return h11.Request(method=request.method, target=target, headers=_without_other_protocols(headers))
+
+
+def _said(headers: _Headers) -> Iterator[bytes]:
+    """Values, and also what Basic credentials say behind their encoding."""
+    for _, value in headers:
+        yield value
+        scheme, _, token = value.partition(b" ")
+        if scheme.lower() == b"basic":
+            with contextlib.suppress(binascii.Error):
+                yield base64.b64decode(token.strip(), validate=True)
 
 
 def _judge_target(target: bytes, terms: Terms) -> bytes:
@@ -241,10 +256,13 @@ class _Session:
         return switched
 
     async def _send_body(self, upstream: socket.socket) -> None:
+        watch = Watch(self._terms.unspeakable)
         while True:
             event = await self._near_event(ConnectionAbortedError)
             if not isinstance(event, h11.Data | h11.EndOfMessage):
                 return
+            if watch.sees(bytes(event.data) if isinstance(event, h11.Data) else _trailing(event)):
+                raise Refused(_MISPLACED, self._terms.name)
             try:
                 await self._write(upstream, self._far.send(event))
             except (OSError, h11.LocalProtocolError):
@@ -319,10 +337,16 @@ def _one_error() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
+        if (refused := group.subgroup(Refused)) is not None and isinstance(refused.exceptions[0], Refused):
+            raise refused.exceptions[0] from group
         broken, other = group.split(OSError)
         if broken is None or other is not None:
             raise
         raise ConnectionAbortedError(str(broken.exceptions[0])) from group
+
+
+def _trailing(end: h11.EndOfMessage) -> bytes:
+    return b"\n".join(value for _, value in end.headers)
 
 
 def _is_bodiless(request: h11.Request) -> bool:

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 import brotli  # type: ignore[import-untyped]  # the library ships no types
 
-__all__ = ["Decoder", "Scrubber", "UnknownEncoding", "Watch", "decoder", "disguises", "stand_in"]
+__all__ = ["Decoder", "Scrubber", "UnknownEncoding", "decoder", "disguises", "stand_in"]
 
 _FILL: Final = b"*"
 _PIECE_BYTES: Final = 256 * 1024
@@ -98,22 +98,6 @@ class Scrubber:
             if any(len(tail) < len(value) and value.startswith(tail) for value in self._values):
                 return found.start()
         return len(data)
-
-
-class Watch:
-    """Looks for words in a stream that is passed on as it is."""
-
-    def __init__(self, words: Iterable[bytes]) -> None:
-        listed = [word for word in words if word]
-        self._pattern = re.compile(b"|".join(map(re.escape, listed)) or rb"(?!)")
-        self._overlap = max(map(len, listed), default=1) - 1
-        self._tail = b""
-
-    def sees(self, data: bytes) -> bool:
-        """Whether one of them ends in this piece."""
-        data = self._tail + data
-        self._tail = data[-self._overlap :] if self._overlap else b""
-        return self._pattern.search(data) is not None
 
 
 class Decoder(Protocol):

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import h11
 
 from k8e.egress.http import Refused, Terms, judge
-from k8e.egress.scrub import Decoder, Scrubber, Watch, decoder, disguises
+from k8e.egress.scrub import Decoder, Scrubber, decoder, disguises
+from k8e.egress.watch import Watch
 from k8e.model import Grant
 
 __all__ = ["Answer", "Swap"]
@@ -37,10 +38,10 @@ class Swap:
 
     def request(self, request: h11.Request) -> h11.Request:
         """The request with values in it. Raises: Refused, also for a placeholder where it is not for."""
-        if request.http_version not in (b"1.0", b"1.1"):
-            raise Refused("this host is reached through HTTP/1.1 only")
         headers = [self._swapped(name, value) for name, value in request.headers.raw_items()]
-        swapped = h11.Request(method=request.method, target=request.target, headers=headers)
+        swapped = h11.Request(
+            method=request.method, target=request.target, headers=headers, http_version=request.http_version
+        )
         terms = Terms(name=self.name, port=_PORT, unspeakable=tuple(each.placeholder.encode() for each in self.grants))
         judged = judge(swapped, terms)
         # h11 would say 1.1 of any request that it writes, so a body's framing is always one that 1.1 knows.

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8e.egress.scrub import Scrubber, UnknownEncoding, Watch, decoder, disguises
+from k8e.egress.scrub import Scrubber, UnknownEncoding, decoder, disguises
+from k8e.egress.watch import Watch
 
 VALUE = b"sk-live/a+b&c=d 0123456789"
 MASK = b"k8e_placeholder_x"

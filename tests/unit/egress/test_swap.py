@@ -57,10 +57,22 @@ def test_the_placeholder_is_swapped_inside_basic_credentials() -> None:
         request(("Authorization", OTHER)),
         request(("Authorization", KEYS_WORD)),
         request(("X-Api-Key", WORD)),
+        request(("Authorization", "Basic " + base64.b64encode(f"me:{OTHER}".encode()).decode())),
+        request(("Proxy-Authorization", "basic " + base64.b64encode(f"me:{WORD}".encode()).decode())),
         request(target=f"/?token={WORD}"),
         request(target=f"/{OTHER}"),
     ],
-    ids=["header", "cookie", "another host's", "another header's", "wrong header", "query", "path"],
+    ids=[
+        "header",
+        "cookie",
+        "another host's",
+        "another header's",
+        "wrong header",
+        "in Basic",
+        "for a proxy",
+        "query",
+        "path",
+    ],
 )
 def test_a_placeholder_anywhere_else_is_refused(bad: h11.Request) -> None:
     with pytest.raises(Refused, match="placeholder"):
