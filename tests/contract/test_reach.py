@@ -162,7 +162,7 @@ async def test_git_clones_over_https_with_only_the_default_list(
     world.names({"github.com": far.address, "other.example": far.address})
     async with networked(runtime, env={"GIT_SSL_CAINFO": "/workspace/ca.pem"}) as cell:
         await cell.write("/workspace/ca.pem", authority.certificate.encode())
-        cloned = await cell.sh("git clone -q https://github.com/hello.git && cat hello/README")
+        cloned = await cell.sh("git clone -q https://github.com/hello.git && cat hello/README", timeout_s=_INSTALL_S)
         assert cloned.stdout == b"hello\n", cloned
         missed = await cell.sh("git clone -q https://other.example/hello.git elsewhere")
         assert missed.outcome.exit_code == 128
