@@ -36,6 +36,7 @@ def _is_empty(tree: ast.Module) -> bool:
     """Nothing that could be public: text, the future import, a private function that is called and deleted."""
     return all(
         isinstance(node, ast.Expr | ast.Delete)
+        or (isinstance(node, ast.If) and all(isinstance(step, ast.Expr) for step in (*node.body, *node.orelse)))
         or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
         or (isinstance(node, ast.FunctionDef) and node.name.startswith("_"))
         for node in tree.body
