@@ -22,7 +22,11 @@ from k8e.errors import Exhausted, SandboxFailed
 from k8e.model import Command, Denial, ExecResult, Outcome, Reason, SandboxId
 from k8e.wire.aio import LinkLost, RemoteError
 
-__all__ = ["Commands", "ask"]
+__all__ = ["KEPT_FOR_A_RETURN", "Commands", "ask"]
+
+KEPT_FOR_A_RETURN = 256 * 1024
+"""Per stream: output that was handed to a door may still be on its way when the server dies, and its caller comes back
+for it. So the sandbox keeps this much longer than we need it."""
 
 
 class Commands:
@@ -77,7 +81,11 @@ class Commands:
         exec_id = check_client_id(exec_id, field="exec_id") if exec_id else new_id("exec")
         limit = session.spec.limits.command_timeout_s
         return await self.start(
-            session, exec_id, command, timeout_s=limit if command.timeout_s is None else command.timeout_s
+            session,
+            exec_id,
+            command,
+            timeout_s=limit if command.timeout_s is None else command.timeout_s,
+            keep_in_sandbox_bytes=KEPT_FOR_A_RETURN,
         )
 
     async def attach(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from k8e.engine import lists
-from k8e.engine.commands import Commands, ask
+from k8e.engine.commands import KEPT_FOR_A_RETURN, Commands, ask
 from k8e.engine.egress import Egress, EgressCounts
 from k8e.engine.events import EventLog
 from k8e.engine.execs import ExecStream, Output
@@ -184,7 +184,8 @@ class Engine:
     async def attach_exec(
         self, owner: OwnerId, session_id: str, exec_id: str, offsets: Mapping[int, int]
     ) -> ExecStream:
-        return await self._commands.attach(self._sessions.find(owner, session_id), exec_id, offsets)
+        session = self._sessions.find(owner, session_id)
+        return await self._commands.attach(session, exec_id, offsets, keep_in_sandbox_bytes=KEPT_FOR_A_RETURN)
 
     async def pip_install(self, owner: OwnerId, session_id: str, packages: Sequence[str]) -> ExecResult:
         """Install packages by name into the session's own Python environment."""
