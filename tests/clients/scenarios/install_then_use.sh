@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install a package, then use it in the next run: both share the session that was made by itself. The wheel is a local
-# one, because sessions have no network yet.
+# one, so that no registry is needed.
 set -euo pipefail
 cd "$(mktemp -d)"
 
