@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from k8e.egress.client import EgressClient
+from k8e.egress.layout import Home
 from k8e.egress.ruleset import GATEWAY
 from k8e.model import MIB, Claim, EgressMode, EgressPolicy, HostRule, NetRule, Runtime, SandboxId, Template
 from k8e.setup.provision import Provisioned
@@ -87,5 +88,6 @@ async def test_a_sandbox_reaches_what_it_may_and_nothing_else(
         assert await _asks(box, "forbidden.test") == "none\n"
         await substrate.set_egress(box.id, EgressPolicy())
         assert not await _echoes(box, far.address, _OPEN)
+        assert Home.of(data_dir).attached() == {box.id}
         await _end(box)
-        assert await substrate.survivors() == frozenset()
+        assert Home.of(data_dir).attached() == frozenset()
