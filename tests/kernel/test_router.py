@@ -9,6 +9,7 @@ import contextlib
 import os
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -248,6 +249,30 @@ def test_a_flood_of_questions_is_cut_and_a_neighbours_are_not(router: Wire) -> N
         got.append(data)
     assert b"mine" in got, "the control: what is under the limit arrives"
     assert 0 < got.count(b"flood") < _FLOOD / 2
+
+
+def test_a_flood_of_connections_is_cut_and_a_neighbours_are_not(router: Wire) -> None:
+    assert router.listeners is not None
+    accepted: list[str] = []
+    taking = threading.Thread(target=_take_all, args=(router.listeners.tcp, accepted))
+    taking.start()
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(_FLOOD):
+            flooding = open_ones.enter_context(router.open(socket.AF_INET, socket.SOCK_STREAM))
+            flooding.setblocking(False)
+            flooding.connect_ex((_ELSEWHERE, 80))
+        mine = open_ones.enter_context(router.open(socket.AF_INET, socket.SOCK_STREAM, at=router.neighbour.namespace))
+        mine.settimeout(_PATIENCE_S)
+        mine.connect((_ELSEWHERE, 80))
+        taking.join()
+    assert router.neighbour.address in accepted, "the control: what is under the limit arrives"
+    assert 0 < accepted.count(router.slot.address) < _FLOOD * 0.7
+
+
+def _take_all(listener: socket.socket, peers: list[str]) -> None:
+    """Accept until none has come for a while, which is less than it takes to try again."""
+    while (connection := _accepts(listener)) is not None:
+        peers.append(connection[2])
 
 
 # --- its life ----------------------------------------------------------------------------------------------------------
