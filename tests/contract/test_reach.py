@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,10 +14,24 @@ from k8e.egress.authority import Authority
 from k8e.egress.client import EgressClient
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings
-from k8e.model import Argv, Code, Command, Denial, EgressMode, Language, Outcome, Runtime, SessionSpec, Verdict
+from k8e.model import (
+    MIB,
+    Argv,
+    Code,
+    Command,
+    Denial,
+    EgressMode,
+    Language,
+    Limits,
+    Outcome,
+    Runtime,
+    SessionSpec,
+    Verdict,
+)
 from k8e.server import local_settings
 from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned
+from k8e.substrate.local.runtimes.gvisor import Gvisor
 from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support.cells import OWNER, Cell, CellFactory
 from tests.support.networked import HTTPS, TALK, World, serve_files
@@ -67,6 +82,24 @@ async def test_an_added_host_works_at_once(reaching: Cell) -> None:
     assert not await _reaches(reaching, "other.example")
     await reaching.engine.update_hosts(OWNER, reaching.id, add=[f"other.example:{TALK}"])
     assert await _reaches(reaching, "other.example")
+
+
+async def test_a_gvisor_without_a_stack_of_its_own_uses_the_namespaces(
+    world: World, networked: CellFactory, far: Upstream
+) -> None:
+    world.names({"allowed.example": far.address, "other.example": far.address})
+    driver = cast("LocalSubstrate", world.engine._substrate)._drivers[Runtime.GVISOR]
+    assert isinstance(driver, Gvisor)
+    own = Limits(memory_bytes=384 * MIB)  # a template of its own, so that no sandbox of another test is claimed
+    try:
+        assert driver.fall_back()
+        async with networked(Runtime.GVISOR, allowed_hosts=(f"allowed.example:{TALK}",), limits=own) as cell:
+            assert b"gVisor" in (await cell.sh("dmesg")).stdout
+            assert await _reaches(cell, "allowed.example")
+            assert not await _reaches(cell, "other.example")
+            assert not await _reaches(cell, far.address)
+    finally:
+        driver._stack = 0
 
 
 async def test_a_removed_hosts_open_connection_is_cut(reaching: Cell) -> None:
