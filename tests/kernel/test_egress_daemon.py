@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import secrets
@@ -12,16 +13,20 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import dns.message
 import pytest
 
+from k8e.egress import client as server_end
 from k8e.egress import netns
-from k8e.egress.client import EgressClient
+from k8e.egress.client import EgressClient, _Channel
 from k8e.egress.control import dial, encode
 from k8e.egress.layout import Home
+from k8e.egress.ruleset import GATEWAY
 from k8e.errors import HostUnsupported, SandboxFailed
-from k8e.model import Decision, EgressMode, EgressPolicy, Grant, NetRule, SandboxId, Verdict
+from k8e.model import Decision, EgressMode, EgressPolicy, Grant, HostRule, NetRule, SandboxId, Verdict
 from tests.support.upstreams import Upstream, upstream
 
 pytestmark = pytest.mark.anyio
@@ -69,6 +74,18 @@ class Guest:
 
     async def connect(self, address: str, port: int, timeout_s: float = _PATIENCE_S) -> socket.socket:
         return await asyncio.to_thread(self._connect, address, port, timeout_s)
+
+    async def asks(self, name: str) -> None:
+        """Hear an answer about a name, whatever it is."""
+        question = dns.message.make_query(name, "A").to_wire()
+        namespace = netns.open_held(self._path)
+        try:
+            with netns.inside(namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as sock:
+                sock.settimeout(_PATIENCE_S)
+                sock.sendto(question, (GATEWAY, 53))
+                assert await asyncio.to_thread(sock.recv, 512)
+        finally:
+            os.close(namespace)
 
     async def echoes(self, address: str, port: int, timeout_s: float = 2.0) -> bool:
         """Whether the far end answers."""
@@ -284,6 +301,117 @@ async def test_grants_are_given_to_the_next_daemon_and_its_certificate_stays_the
     await network.detach(sandbox)
 
 
+async def test_sandboxes_may_end_while_grants_are_given_to_the_next_daemon(
+    data_dir: Path, network: EgressClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [_name() for _ in range(3)]
+    for name in names:
+        await network.attach(name)
+        await network.set_grants(name, (Grant(host="api.test", header="authorization", placeholder="p", value="v"),))
+    give = _Channel.ask_alone
+    ends: list[asyncio.Task[None]] = []
+
+    async def give_while_one_ends(channel: _Channel, do: str, **fields: object) -> object:
+        if do == "set_grants" and not ends:
+            ends.append(asyncio.create_task(network.detach(names[-1])))
+            await asyncio.sleep(0)
+        return await give(channel, do, **fields)
+
+    monkeypatch.setattr(_Channel, "ask_alone", give_while_one_ends)
+    await _kill(data_dir)
+    assert (await network.status())["grants"] in {2, 3}
+    await asyncio.gather(*ends)
+    assert await network.attached() == set(names[:2])
+    for name in names:
+        await network.detach(name)
+
+
+async def test_what_was_taken_away_while_the_daemon_was_dead_is_not_given_to_the_next_one(
+    data_dir: Path, network: EgressClient, far: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox, grant = _name(), Grant(host="api.test", header="authorization", placeholder="p", value="the-secret")
+    guest = Guest(await network.attach(sandbox))
+    await network.set_policy(sandbox, _policy(far, _OPEN, _CLOSED))
+    await network.set_grants(sandbox, (grant,))
+    assert await guest.echoes(far.address, _CLOSED), "the control"
+    monkeypatch.setattr("k8e.egress.client._ANSWER_S", 0.2)
+    with monkeypatch.context() as dead:
+        dead.setattr(server_end, "_spawn", _spawn_nothing)
+        await _kill(data_dir)
+        with pytest.raises(SandboxFailed, match="no answer"):
+            await network.set_policy(sandbox, _policy(far))
+        with pytest.raises(SandboxFailed, match="no answer"):
+            await network.set_grants(sandbox, (replace(grant, value=""),))
+    monkeypatch.setattr("k8e.egress.client._ANSWER_S", _PATIENCE_S)
+    assert (await network.status())["grants"] == 0
+    assert await guest.echoes(far.address, _OPEN)
+    assert not await guest.echoes(far.address, _CLOSED)
+    await network.detach(sandbox)
+
+
+def _spawn_nothing(_home: Home, _ready: int) -> None:
+    raise OSError("no process can be started")
+
+
+async def test_on_a_full_disk_a_policy_is_in_force_and_no_older_one_comes_back(data_dir: Path, far: Upstream) -> None:
+    home, sandbox = Home.of(data_dir), _name()
+    with _small_disk(home) as fill:
+        async with EgressClient.open(data_dir) as client:
+            guest = Guest(await client.attach(sandbox))
+            await client.set_policy(sandbox, _policy(far, _OPEN, _CLOSED))
+            assert await guest.echoes(far.address, _CLOSED), "the control"
+            for _ in range(2):
+                fill()
+                with pytest.raises(SandboxFailed, match="No space left"):
+                    await client.set_policy(sandbox, _policy(far))
+            assert await guest.echoes(far.address, _OPEN)
+            assert not await guest.echoes(far.address, _CLOSED)
+            await _kill(data_dir)
+            assert await client.status()
+            assert not await guest.echoes(far.address, _CLOSED, 0.5)
+            await client.detach(sandbox)
+
+
+async def test_on_a_full_disk_a_new_name_costs_nobody_the_network(data_dir: Path, far: Upstream) -> None:
+    home, sandbox = Home.of(data_dir), _name()
+    with _small_disk(home) as fill:
+        async with EgressClient.open(data_dir) as client:
+            guest = Guest(await client.attach(sandbox))
+            rules = (*_policy(far).rules, HostRule(name="far.test"))
+            await client.set_policy(sandbox, EgressPolicy(mode=EgressMode.LIST, rules=rules))
+            fill()
+            with await guest.connect(far.address, _OPEN) as connection:
+                pid = await _pid(data_dir)
+                await guest.asks("far.test")
+                await _logged(home, "cannot be written down")
+                assert await asyncio.to_thread(_echoes, connection)
+                assert await _pid(data_dir) == pid
+            await client.detach(sandbox)
+
+
+@contextlib.contextmanager
+def _small_disk(home: Home) -> Iterator[Callable[[], None]]:
+    """The members' files on a disk of their own, and how it becomes full."""
+    home.make()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(home.members)], check=True)
+
+    def fill() -> None:
+        with contextlib.suppress(OSError), (home.members / "ballast").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    try:
+        yield fill
+    finally:
+        subprocess.run(["umount", str(home.members)], check=True)
+
+
+async def _logged(home: Home, words: str) -> None:
+    async with asyncio.timeout(_PATIENCE_S):
+        while words not in home.log.read_text():
+            await asyncio.sleep(0.01)
+
+
 async def test_it_goes_when_nobody_needs_it_and_stays_when_somebody_does(data_dir: Path) -> None:
     home, sandbox = Home.of(data_dir), _name()
     async with EgressClient.open(data_dir) as client:
@@ -334,7 +462,10 @@ async def test_what_a_crash_left_of_a_detached_sandbox_is_removed(data_dir: Path
         await client.detach(kept)
 
 
-async def test_a_damaged_file_makes_a_sandbox_reach_nothing(data_dir: Path, far: Upstream) -> None:
+@pytest.mark.parametrize(
+    "nonsense", ['{"index": 2, "policy": {"mode": "open"}}', '{"index": 2, "policy": []}', "[]", ""]
+)
+async def test_a_damaged_file_makes_a_sandbox_reach_nothing(data_dir: Path, far: Upstream, nonsense: str) -> None:
     home, damaged, sound = Home.of(data_dir), _name(), _name()
     async with EgressClient.open(data_dir) as client:
         guests = {name: Guest(await client.attach(name)) for name in (damaged, sound)}
@@ -343,7 +474,7 @@ async def test_a_damaged_file_makes_a_sandbox_reach_nothing(data_dir: Path, far:
             assert await guests[name].echoes(far.address, _OPEN)
         held = netns.open_held(home.namespace(damaged))
     await _kill(data_dir)
-    (home.members / f"{damaged}.json").write_text('{"index": 2, "policy": {"mode": "open"}}')
+    (home.members / f"{damaged}.json").write_text(nonsense)
     async with EgressClient.open(data_dir) as client:
         assert await guests[sound].echoes(far.address, _OPEN), "the control"
         with netns.inside(held, socket.socket) as connection:

@@ -135,6 +135,8 @@ class EgressClient:
         self._connected = asyncio.Event()
         self._policies: dict[SandboxId, EgressPolicy] = {}
         """What is known to be in force, so that it is not set again."""
+        self._owed: dict[SandboxId, EgressPolicy] = {}
+        """What was asked for and not confirmed: the first thing that a new daemon hears."""
         self._grants: dict[SandboxId, tuple[Grant, ...]] = {}
         """Given again to a new daemon: it does not write secrets down."""
         self._news: collections.deque[Decision] = collections.deque(maxlen=_KEPT)
@@ -174,22 +176,24 @@ class EgressClient:
 
     async def detach(self, sandbox: SandboxId) -> None:
         """Take its network away; repeatable. Raises: SandboxFailed."""
-        self._policies.pop(sandbox, None)
-        self._grants.pop(sandbox, None)
+        for known in (self._policies, self._owed, self._grants):
+            known.pop(sandbox, None)
         await self._ask("detach", sandbox=sandbox)
 
     async def set_policy(self, sandbox: SandboxId, policy: EgressPolicy) -> None:
         """In force on return. Raises: SandboxFailed."""
         if self._policies.get(sandbox) != policy:
             self._policies.pop(sandbox, None)
+            self._owed[sandbox] = policy
             await self._ask("set_policy", sandbox=sandbox, policy=wire.to_json(policy))
+            self._owed.pop(sandbox, None)
             self._policies[sandbox] = policy
 
     async def set_grants(self, sandbox: SandboxId, grants: tuple[Grant, ...]) -> str:
         """The certificate that it must trust, empty without grants. Raises: SandboxFailed."""
-        certificate = await self._ask("set_grants", sandbox=sandbox, grants=_written(grants))
+        # Before it is asked: a secret that was taken away must not be given to the next daemon, even if this one is dead.
         self._grants[sandbox] = grants
-        return str(certificate)
+        return str(await self._ask("set_grants", sandbox=sandbox, grants=_written(grants)))
 
     async def decisions(self) -> AsyncIterator[Decision]:
         """For one consumer; the newest are kept while it is away."""
@@ -243,14 +247,21 @@ class EgressClient:
         while True:
             try:
                 channel = await self._connect()
-                for sandbox, grants in self._grants.items():
-                    with contextlib.suppress(_Refused):
-                        await channel.ask_alone("set_grants", sandbox=sandbox, grants=_written(grants))
+                await self._say_again(channel)
             except (HostUnsupported, _Gone, OSError) as error:
                 _log.error("the egress daemon cannot be started", extra={"error": str(error)})
                 await asyncio.sleep(_RETRY_S)
             else:
                 return channel
+
+    async def _say_again(self, channel: _Channel) -> None:
+        # Of copies: sandboxes come to their end meanwhile too.
+        for sandbox, policy in tuple(self._owed.items()):
+            with contextlib.suppress(_Refused):
+                await channel.ask_alone("set_policy", sandbox=sandbox, policy=wire.to_json(policy))
+        for sandbox, grants in tuple(self._grants.items()):
+            with contextlib.suppress(_Refused):
+                await channel.ask_alone("set_grants", sandbox=sandbox, grants=_written(grants))
 
     async def _connect(self) -> _Channel:
         """To a running daemon of our version, started if there is none. Raises: HostUnsupported."""

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 _WRITE_DOWN_S = 0.2
 """How long new names may wait to be written: many come at once."""
+_FULL_S = 5.0
+"""How long a disk that took nothing is left alone."""
 _LOCK_S = 5.0
 """How long the last daemon may take to end."""
 _LOCK_STEP_S = 0.005
@@ -127,14 +129,25 @@ class Daemon:
             await self._has_news.wait()
             await asyncio.sleep(_WRITE_DOWN_S)
             self._save_unwritten()
+            if self._unwritten:
+                await asyncio.sleep(_FULL_S)
+                self._has_news.set()
 
     def _save_unwritten(self) -> None:
+        """What a full disk does not take waits for the next time: it must not cost the others their network."""
         self._has_news.clear()
         for sandbox in tuple(self._unwritten):
-            self._unwritten.discard(sandbox)
-            member = self._members.get(sandbox)
-            if member is not None:
-                self._members.save(member)
+            try:
+                self._save(sandbox)
+            except OSError as error:
+                _log.warning("a member cannot be written down", extra={"sandbox": sandbox, "error": str(error)})
+
+    def _save(self, sandbox: SandboxId) -> None:
+        """Write down what is new of a sandbox, if anything is. Raises: OSError."""
+        member = self._members.get(sandbox)
+        if member is not None and sandbox in self._unwritten:
+            self._members.save(member)
+        self._unwritten.discard(sandbox)
 
     # --- what the server asks --------------------------------------------------------------------------------------
 
@@ -204,7 +217,13 @@ class Daemon:
         if policy != member.policy:
             member.policy = policy
             self._plane.policy_changed(member)
-            self._members.save(member)
+            self.remember(member)
+        try:
+            self._save(member.sandbox)
+        except OSError:
+            # SAFETY: the next daemon must not allow what the old file says.
+            self._members.unwrite(member.sandbox)
+            raise
 
     def _set_grants(self, member: Member, fields: Fields) -> str:
         given = fields.get("grants")
@@ -214,7 +233,8 @@ class Daemon:
         if member.grants and member.authority is None:
             member.authority = Authority.new()
         self._plane.policy_changed(member)
-        self._members.save(member)
+        self.remember(member)
+        self._save(member.sandbox)
         return member.authority.certificate if member.grants and member.authority is not None else ""
 
     def _status(self) -> dict[str, object]:

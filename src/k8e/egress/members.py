@@ -66,7 +66,7 @@ class Members:
         for path in self._directory.glob("*.json"):
             try:
                 self._enter(_from_json(SandboxId(path.stem), path.read_text(encoding="utf-8")))
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 _log.error("a member's file is damaged", extra={"file": str(path), "error": str(error)})
                 path.unlink(missing_ok=True)
 
@@ -81,12 +81,16 @@ class Members:
         partial.write_text(_to_json(member), encoding="utf-8")
         partial.replace(self._path(member.sandbox))
 
+    def unwrite(self, sandbox: SandboxId) -> None:
+        """What its file says holds no more: until it is saved again, our death takes its network away."""
+        self._path(sandbox).unlink(missing_ok=True)
+
     def remove(self, sandbox: SandboxId) -> None:
         """From here on its address is nobody's."""
         member = self._by_name.pop(sandbox, None)
         if member is not None:
             del self._by_address[member.address]
-        self._path(sandbox).unlink(missing_ok=True)
+        self.unwrite(sandbox)
 
     def _enter(self, member: Member) -> None:
         self._by_name[member.sandbox] = member
