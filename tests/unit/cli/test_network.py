@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from tests.support.door import server_process
-
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    root = tmp_path_factory.mktemp("server")
-    with server_process(root):
-        yield root
-
-
-@pytest.fixture
-def k8e(server: Path, tmp_path: Path) -> Run:
-    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "K8E_DATA_DIR": str(server)}
-
-    def run(*words: str) -> subprocess.CompletedProcess[bytes]:
-        argv = [sys.executable, "-m", "k8e.cli.main", "sandbox", *words]
-        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, env=environ, timeout=60, check=False)
-
-    return run
 
 
 def _lines(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, object]]:

@@ -8,7 +8,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,21 +16,8 @@ import pytest
 from k8e.cli.secrets import brokered, reference
 from k8e.client.errors import InvalidRequest
 from k8e.client.values import BrokeredSecret, SecretRef
-from tests.support.door import server_process
 
 Run = Callable[..., "tuple[int, dict[str, object]]"]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    root = tmp_path_factory.mktemp("server")
-    with server_process(root):
-        yield root
-
-
-@pytest.fixture
-def environ(server: Path, tmp_path: Path) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "K8E_DATA_DIR": str(server)}
 
 
 @pytest.fixture
