@@ -89,6 +89,9 @@ def set_kernel(settings: dict[str, int]) -> None:
 
 
 def _run(argv: list[str], words: str) -> None:
-    done = subprocess.run(argv, input=words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    try:
+        done = subprocess.run(argv, input=words, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"{argv[0]}: not done within {_TIMEOUT_S:.0f} s") from error
     if done.returncode:
         raise OSError(f"{argv[0]}: {done.stderr.strip() or f'exit {done.returncode}'}")
