@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import urllib.parse
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ import brotli  # type: ignore[import-untyped]  # the library ships no types
 __all__ = ["Decoder", "Scrubber", "UnknownEncoding", "decoder", "disguises", "stand_in"]
 
 _FILL: Final = b"*"
+_HEAD_BYTES: Final = 8
 _PIECE_BYTES: Final = 256 * 1024
 # The most that one step of decompression may yield: a bomb then costs time, which is its sender's, not our memory.
 
@@ -59,11 +59,6 @@ class Scrubber:
         # Longest first: where two values begin alike the longer one must win.
         self._values = sorted((value for value in replacements if value), key=len, reverse=True)
         self._replacements = dict(replacements)
-        self._pattern = re.compile(b"|".join(map(re.escape, self._values)) or rb"(?!)")
-        self._longest = max(map(len, self._values), default=0)
-        self._start = re.compile(
-            b"[" + b"".join(re.escape(value[:1]) for value in self._values) + b"]" if self._values else rb"(?!)"
-        )
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
@@ -71,11 +66,11 @@ class Scrubber:
         done: list[bytes] = []
         at = 0
         hold = self._hold_from(data, at)
-        for found in self._pattern.finditer(data):
-            if found.start() >= hold:
+        for start, value in self._found(data):
+            if start >= hold:
                 break
-            done += (data[at : found.start()], self._replacements[found[0]])
-            at = found.end()
+            done += (data[at:start], self._replacements[value])
+            at = start + len(value)
             if at > hold:
                 hold = self._hold_from(data, at)
         done.append(data[at:hold])
@@ -85,19 +80,52 @@ class Scrubber:
     def end(self) -> bytes:
         """What was held back; it turned out to be no value, unless a shorter one is in it."""
         held, self._held = self._held, b""
-        return self._pattern.sub(lambda found: self._replacements[found[0]], held)
+        return self.whole(held)
 
     def whole(self, data: bytes) -> bytes:
         """A text that is complete, such as a header."""
-        return self._pattern.sub(lambda found: self._replacements[found[0]], data)
+        done: list[bytes] = []
+        at = 0
+        for start, value in self._found(data):
+            done += (data[at:start], self._replacements[value])
+            at = start + len(value)
+        return b"".join((*done, data[at:]))
+
+    def _found(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Where which value is, from left to right, none within another.
+
+        One search for each value: an expression of many long ones takes the loop's time from everybody.
+        """
+        nearest = {value: start for value in self._values if (start := data.find(value)) >= 0}
+        while nearest:
+            value = min(nearest, key=nearest.__getitem__)  # of several at one place the first, which is the longest
+            start = nearest[value]
+            yield start, value
+            for other in [other for other, where in nearest.items() if where < start + len(value)]:
+                nearest[other] = data.find(other, start + len(value))
+                if nearest[other] < 0:
+                    del nearest[other]
 
     def _hold_from(self, data: bytes, at: int) -> int:
         """Where the tail begins that may be the beginning of a value."""
-        for found in self._start.finditer(data, max(at, len(data) - self._longest + 1)):
-            tail = data[found.start() :]
-            if any(len(tail) < len(value) and value.startswith(tail) for value in self._values):
-                return found.start()
-        return len(data)
+        hold = len(data)
+        for value in self._values:
+            hold = _tail_from(data, value, max(at, len(data) - len(value) + 1), hold)
+        return hold
+
+
+def _tail_from(data: bytes, value: bytes, first: int, last: int) -> int:
+    """The first place from which on all data is the value's beginning; `last` if there is none before."""
+    head = value[:_HEAD_BYTES]
+    start = data.find(head, first)
+    while 0 <= start < last:
+        if value.startswith(data[start:]):
+            return start
+        start = data.find(head, start + 1)
+    for start in range(max(first, len(data) - len(head) + 1), last):
+        if value.startswith(data[start:]):
+            return start
+    return last
 
 
 class Decoder(Protocol):
