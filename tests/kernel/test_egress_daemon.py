@@ -27,21 +27,11 @@ from k8e.egress.layout import Home
 from k8e.egress.ruleset import GATEWAY
 from k8e.errors import HostUnsupported, SandboxFailed
 from k8e.model import Decision, EgressMode, EgressPolicy, Grant, HostRule, NetRule, SandboxId, Verdict
-from tests.support.upstreams import Upstream, upstream
+from tests.support.upstreams import CLOSED, OPEN, Upstream
 
 pytestmark = pytest.mark.anyio
 
 _PATIENCE_S = 10.0
-_OPEN, _CLOSED = 8080, 8081
-"""Ports that the policy of these tests allows, and does not."""
-
-
-@pytest.fixture
-def far() -> Iterator[Upstream]:
-    with upstream() as server:
-        server.echo(_OPEN)
-        server.echo(_CLOSED)
-        yield server
 
 
 @pytest.fixture
@@ -51,7 +41,7 @@ async def network(data_dir: Path) -> AsyncIterator[EgressClient]:
 
 
 def _policy(far: Upstream, *ports: int) -> EgressPolicy:
-    rules = tuple(NetRule(network=f"{far.address}/32", port=port) for port in ports or (_OPEN,))
+    rules = tuple(NetRule(network=f"{far.address}/32", port=port) for port in ports or (OPEN,))
     return EgressPolicy(mode=EgressMode.LIST, rules=rules)
 
 
@@ -138,11 +128,11 @@ def _wait_readable(descriptor: int) -> None:
 async def test_a_new_sandbox_reaches_nothing_until_it_is_told_what_it_may(network: EgressClient, far: Upstream) -> None:
     sandbox = _name()
     guest = Guest(await network.attach(sandbox))
-    assert not await guest.echoes(far.address, _OPEN)
+    assert not await guest.echoes(far.address, OPEN)
     await network.set_policy(sandbox, _policy(far))
-    assert await guest.echoes(far.address, _OPEN)
-    assert not await guest.echoes(far.address, _CLOSED)
-    assert far.accepted == {_OPEN: 1, _CLOSED: 0}
+    assert await guest.echoes(far.address, OPEN)
+    assert not await guest.echoes(far.address, CLOSED)
+    assert far.accepted == {OPEN: 1, CLOSED: 0}
     await network.detach(sandbox)
 
 
@@ -184,11 +174,11 @@ async def test_names_that_would_be_paths_are_refused(network: EgressClient) -> N
 async def test_a_connection_that_is_no_longer_allowed_is_cut(network: EgressClient, far: Upstream) -> None:
     sandbox = _name()
     guest = Guest(await network.attach(sandbox))
-    await network.set_policy(sandbox, _policy(far, _OPEN, _CLOSED))
-    with await guest.connect(far.address, _OPEN) as kept, await guest.connect(far.address, _CLOSED) as cut:
+    await network.set_policy(sandbox, _policy(far, OPEN, CLOSED))
+    with await guest.connect(far.address, OPEN) as kept, await guest.connect(far.address, CLOSED) as cut:
         assert await asyncio.to_thread(_echoes, kept)
         assert await asyncio.to_thread(_echoes, cut)
-        await network.set_policy(sandbox, _policy(far, _OPEN))
+        await network.set_policy(sandbox, _policy(far, OPEN))
         assert not await asyncio.to_thread(_echoes, cut)
         assert await asyncio.to_thread(_echoes, kept)
     await network.detach(sandbox)
@@ -199,13 +189,13 @@ async def test_decisions_are_heard_also_those_made_while_no_server_ran(data_dir:
     async with EgressClient.open(data_dir) as client:
         guest = Guest(await client.attach(sandbox))
         await client.set_policy(sandbox, _policy(far))
-        assert await guest.echoes(far.address, _OPEN)
+        assert await guest.echoes(far.address, OPEN)
         heard = await _hear(client, lambda each: each.verdict is Verdict.ALLOWED)
-        assert (heard.sandbox, heard.address, heard.port) == (sandbox, far.address, _OPEN)
-    assert not await guest.echoes(far.address, _CLOSED)
+        assert (heard.sandbox, heard.address, heard.port) == (sandbox, far.address, OPEN)
+    assert not await guest.echoes(far.address, CLOSED)
     async with EgressClient.open(data_dir) as client:
         heard = await _hear(client, lambda each: each.verdict is Verdict.DENIED)
-        assert (heard.sandbox, heard.address, heard.port) == (sandbox, far.address, _CLOSED)
+        assert (heard.sandbox, heard.address, heard.port) == (sandbox, far.address, CLOSED)
         await client.detach(sandbox)
 
 
@@ -227,21 +217,21 @@ async def test_without_the_daemon_nothing_passes_and_the_next_one_knows_the_poli
     async with EgressClient.open(data_dir) as client:
         guest = Guest(await client.attach(sandbox))
         await client.set_policy(sandbox, _policy(far))
-        assert await guest.echoes(far.address, _OPEN), "the control: it passed while the daemon ran"
+        assert await guest.echoes(far.address, OPEN), "the control: it passed while the daemon ran"
     # No server watches it now.
-    open_one = await guest.connect(far.address, _OPEN)
+    open_one = await guest.connect(far.address, OPEN)
     assert await asyncio.to_thread(_echoes, open_one), "and also without a server"
     await _kill(data_dir)
     assert not await asyncio.to_thread(_echoes, open_one)
     open_one.close()
     taken = dict(far.accepted)
-    for port in (_OPEN, _CLOSED):
+    for port in (OPEN, CLOSED):
         assert not await guest.echoes(far.address, port, 0.5)
     assert far.accepted == taken
     async with EgressClient.open(data_dir) as client:
         assert await client.attached() == {sandbox}
-        assert await guest.echoes(far.address, _OPEN)
-        assert not await guest.echoes(far.address, _CLOSED)
+        assert await guest.echoes(far.address, OPEN)
+        assert not await guest.echoes(far.address, CLOSED)
         await client.detach(sandbox)
 
 
@@ -251,23 +241,23 @@ async def test_a_killed_daemon_comes_back_and_not_one_packet_passes_before_its_p
     sandbox = _name()
     guest = Guest(await network.attach(sandbox))
     await network.set_policy(sandbox, _policy(far))
-    assert await guest.echoes(far.address, _OPEN)
+    assert await guest.echoes(far.address, OPEN)
     hammering = True
 
     async def hammer() -> None:
         while hammering:
-            await guest.echoes(far.address, _CLOSED, 0.2)
+            await guest.echoes(far.address, CLOSED, 0.2)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(4):
             tasks.create_task(hammer())
         before = await _kill(data_dir)
         async with asyncio.timeout(_PATIENCE_S):
-            while not await guest.echoes(far.address, _OPEN, 0.2):
+            while not await guest.echoes(far.address, OPEN, 0.2):
                 pass
         hammering = False
     assert await _pid(data_dir) != before
-    assert far.accepted[_CLOSED] == 0
+    assert far.accepted[CLOSED] == 0
     await network.detach(sandbox)
 
 
@@ -331,9 +321,9 @@ async def test_what_was_taken_away_while_the_daemon_was_dead_is_not_given_to_the
 ) -> None:
     sandbox, grant = _name(), Grant(host="api.test", header="authorization", placeholder="p", value="the-secret")
     guest = Guest(await network.attach(sandbox))
-    await network.set_policy(sandbox, _policy(far, _OPEN, _CLOSED))
+    await network.set_policy(sandbox, _policy(far, OPEN, CLOSED))
     await network.set_grants(sandbox, (grant,))
-    assert await guest.echoes(far.address, _CLOSED), "the control"
+    assert await guest.echoes(far.address, CLOSED), "the control"
     monkeypatch.setattr("k8e.egress.client._ANSWER_S", 0.2)
     with monkeypatch.context() as dead:
         dead.setattr(server_end, "_spawn", _spawn_nothing)
@@ -344,8 +334,8 @@ async def test_what_was_taken_away_while_the_daemon_was_dead_is_not_given_to_the
             await network.set_grants(sandbox, (replace(grant, value=""),))
     monkeypatch.setattr("k8e.egress.client._ANSWER_S", _PATIENCE_S)
     assert (await network.status())["grants"] == 0
-    assert await guest.echoes(far.address, _OPEN)
-    assert not await guest.echoes(far.address, _CLOSED)
+    assert await guest.echoes(far.address, OPEN)
+    assert not await guest.echoes(far.address, CLOSED)
     await network.detach(sandbox)
 
 
@@ -358,17 +348,17 @@ async def test_on_a_full_disk_a_policy_is_in_force_and_no_older_one_comes_back(d
     with _small_disk(home) as fill:
         async with EgressClient.open(data_dir) as client:
             guest = Guest(await client.attach(sandbox))
-            await client.set_policy(sandbox, _policy(far, _OPEN, _CLOSED))
-            assert await guest.echoes(far.address, _CLOSED), "the control"
+            await client.set_policy(sandbox, _policy(far, OPEN, CLOSED))
+            assert await guest.echoes(far.address, CLOSED), "the control"
             for _ in range(2):
                 fill()
                 with pytest.raises(SandboxFailed, match="No space left"):
                     await client.set_policy(sandbox, _policy(far))
-            assert await guest.echoes(far.address, _OPEN)
-            assert not await guest.echoes(far.address, _CLOSED)
+            assert await guest.echoes(far.address, OPEN)
+            assert not await guest.echoes(far.address, CLOSED)
             await _kill(data_dir)
             assert await client.status()
-            assert not await guest.echoes(far.address, _CLOSED, 0.5)
+            assert not await guest.echoes(far.address, CLOSED, 0.5)
             await client.detach(sandbox)
 
 
@@ -380,7 +370,7 @@ async def test_on_a_full_disk_a_new_name_costs_nobody_the_network(data_dir: Path
             rules = (*_policy(far).rules, HostRule(name="far.test"))
             await client.set_policy(sandbox, EgressPolicy(mode=EgressMode.LIST, rules=rules))
             fill()
-            with await guest.connect(far.address, _OPEN) as connection:
+            with await guest.connect(far.address, OPEN) as connection:
                 pid = await _pid(data_dir)
                 await guest.asks("far.test")
                 await _logged(home, "cannot be written down")
@@ -471,16 +461,16 @@ async def test_a_damaged_file_makes_a_sandbox_reach_nothing(data_dir: Path, far:
         guests = {name: Guest(await client.attach(name)) for name in (damaged, sound)}
         for name in guests:
             await client.set_policy(name, _policy(far))
-            assert await guests[name].echoes(far.address, _OPEN)
+            assert await guests[name].echoes(far.address, OPEN)
         held = netns.open_held(home.namespace(damaged))
     await _kill(data_dir)
     (home.members / f"{damaged}.json").write_text(nonsense)
     async with EgressClient.open(data_dir) as client:
-        assert await guests[sound].echoes(far.address, _OPEN), "the control"
+        assert await guests[sound].echoes(far.address, OPEN), "the control"
         with netns.inside(held, socket.socket) as connection:
             connection.settimeout(1.0)
             # The router's kernel may still take it; the daemon does not.
-            connection.connect((far.address, _OPEN))
+            connection.connect((far.address, OPEN))
             assert not _echoes(connection)
         os.close(held)
         for name in guests:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,19 +18,9 @@ from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support.bare_sandboxes import Bare, standin_settings
 from tests.support.engines import RUNTIMES
-from tests.support.upstreams import Upstream, upstream
+from tests.support.upstreams import CLOSED, OPEN, Upstream
 
 pytestmark = pytest.mark.anyio
-
-_OPEN, _CLOSED = 8080, 8081
-
-
-@pytest.fixture
-def far() -> Iterator[Upstream]:
-    with upstream() as server:
-        server.echo(_OPEN)
-        server.echo(_CLOSED)
-        yield server
 
 
 @asynccontextmanager
@@ -52,7 +42,7 @@ async def _end(box: Bare) -> None:
 
 
 def _policy(far: Upstream) -> EgressPolicy:
-    rules = (NetRule(network=f"{far.address}/32", port=_OPEN), HostRule(name="allowed.test"))
+    rules = (NetRule(network=f"{far.address}/32", port=OPEN), HostRule(name="allowed.test"))
     return EgressPolicy(mode=EgressMode.LIST, rules=rules)
 
 
@@ -79,15 +69,15 @@ async def test_a_sandbox_reaches_what_it_may_and_nothing_else(
 ) -> None:
     async with _started(data_dir, host) as substrate:
         box = await _boot(substrate, runtime)
-        assert not await _echoes(box, far.address, _OPEN)
+        assert not await _echoes(box, far.address, OPEN)
         await substrate.configure(box.id, Claim(cpus=1, processes=64, egress=_policy(far)), box.link)
-        assert await _echoes(box, far.address, _OPEN)
-        assert not await _echoes(box, far.address, _CLOSED)
+        assert await _echoes(box, far.address, OPEN)
+        assert not await _echoes(box, far.address, CLOSED)
         assert (await box.sh("cat /etc/resolv.conf")).startswith(f"nameserver {GATEWAY}\n")
         assert (await _asks(box, "allowed.test")).startswith("198.18.")
         assert await _asks(box, "forbidden.test") == "none\n"
         await substrate.set_egress(box.id, EgressPolicy())
-        assert not await _echoes(box, far.address, _OPEN)
+        assert not await _echoes(box, far.address, OPEN)
         assert Home.of(data_dir).attached() == {box.id}
         await _end(box)
         assert Home.of(data_dir).attached() == frozenset()

@@ -26,9 +26,9 @@ from k8e.model import Runtime
 from k8e.setup.provision import Provisioned
 from tests.support.engines import RUNTIMES
 from tests.support.servers import Server
-from tests.support.upstreams import Upstream, upstream
+from tests.support.upstreams import CLOSED, OPEN, Upstream
 
-_OPEN, _CLOSED, _DOWNLOAD = 8080, 8081, 8082
+_DOWNLOAD = 8082
 _BLOCK = 64 * 1024
 _PATIENCE_S = 30.0
 
@@ -50,14 +50,6 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60) as c:
         total += len(data)
 print(total)
 """
-
-
-@pytest.fixture
-def far() -> Iterator[Upstream]:
-    with upstream() as server:
-        server.echo(_OPEN)
-        server.echo(_CLOSED)
-        yield server
 
 
 @pytest.fixture
@@ -114,7 +106,7 @@ def _client(server: Server) -> SandboxClient:
 
 
 def _session(client: SandboxClient, far: Upstream, runtime: Runtime) -> str:
-    hosts = [f"{far.address}/32:{_OPEN}", f"{far.address}/32:{_DOWNLOAD}"]
+    hosts = [f"{far.address}/32:{OPEN}", f"{far.address}/32:{_DOWNLOAD}"]
     sid = client.create_session(runtime_class=runtime, allowed_hosts=hosts)
     for name, text in (("try.py", _TRY), ("fetch.py", _FETCH)):
         client.write_file(sid, f"/workspace/{name}", text)
@@ -174,9 +166,9 @@ def test_a_download_does_not_notice_the_servers_death(mortal: Server, far: Upstr
                 end = item
         assert isinstance(end, Exit)
         assert (said, end.exit_code) == (b"%d\n" % (60 * _BLOCK), 0)
-        assert _reaches(client, sid, far, _OPEN)
-        assert not _reaches(client, sid, far, _CLOSED)
-    assert far.accepted[_CLOSED] == 0
+        assert _reaches(client, sid, far, OPEN)
+        assert not _reaches(client, sid, far, CLOSED)
+    assert far.accepted[CLOSED] == 0
 
 
 @pytest.mark.timeout(300)
@@ -186,15 +178,15 @@ def test_a_daemon_that_dies_under_the_server_comes_back_with_every_policy(
 ) -> None:
     with _client(mortal) as client:
         sid = _session(client, far, runtime)
-        assert _reaches(client, sid, far, _OPEN)
+        assert _reaches(client, sid, far, OPEN)
         before = _kill_daemon(mortal)
-        _until(lambda: _reaches(client, sid, far, _OPEN))
+        _until(lambda: _reaches(client, sid, far, OPEN))
         assert _daemon(mortal) not in (0, before)
-        assert not _reaches(client, sid, far, _CLOSED)
-        client.update_allowed_hosts(sid, [f"{far.address}/32:{_CLOSED}"])
-        assert _reaches(client, sid, far, _CLOSED), "the control: it can be reached where that is allowed"
-        assert not _reaches(client, sid, far, _OPEN)
-    assert far.accepted[_CLOSED] == 1
+        assert not _reaches(client, sid, far, CLOSED)
+        client.update_allowed_hosts(sid, [f"{far.address}/32:{CLOSED}"])
+        assert _reaches(client, sid, far, CLOSED), "the control: it can be reached where that is allowed"
+        assert not _reaches(client, sid, far, OPEN)
+    assert far.accepted[CLOSED] == 1
 
 
 @pytest.mark.timeout(300)
@@ -204,23 +196,23 @@ def test_with_both_dead_nothing_passes_and_a_start_brings_back_what_was(
 ) -> None:
     with _client(mortal) as client:
         sid = _session(client, far, runtime)
-        assert _reaches(client, sid, far, _OPEN)
+        assert _reaches(client, sid, far, OPEN)
         loop = (
-            f"until [ -e /workspace/stop ]; do python3 try.py {far.address} {_OPEN} 0.5; "
-            f"python3 try.py {far.address} {_CLOSED} 0.5; done"
+            f"until [ -e /workspace/stop ]; do python3 try.py {far.address} {OPEN} 0.5; "
+            f"python3 try.py {far.address} {CLOSED} 0.5; done"
         )
         client.start_run(sid, loop)
-        _until(lambda: far.accepted[_OPEN] > 2)
+        _until(lambda: far.accepted[OPEN] > 2)
     mortal.kill()
     _kill_daemon(mortal)
-    taken = far.accepted[_OPEN]
+    taken = far.accepted[OPEN]
     time.sleep(1.0)  # the loop goes on knocking; there is nothing to wait for but time
-    assert far.accepted[_OPEN] == taken
+    assert far.accepted[OPEN] == taken
     mortal.start()
-    _until(lambda: far.accepted[_OPEN] > taken)
+    _until(lambda: far.accepted[OPEN] > taken)
     with _client(mortal) as client:
         client.write_file(sid, "/workspace/stop", "")
-    assert far.accepted[_CLOSED] == 0
+    assert far.accepted[CLOSED] == 0
 
 
 def test_a_stop_keeps_the_network_of_sessions_and_destroying_takes_it_away(
@@ -236,7 +228,7 @@ def test_a_stop_keeps_the_network_of_sessions_and_destroying_takes_it_away(
     assert netns.is_held(home.router)
     server.start()
     with _client(server) as client:
-        assert _reaches(client, sid, far, _OPEN)
+        assert _reaches(client, sid, far, OPEN)
     assert _daemon(server) == daemon
     server.destroy()
     assert not home.router.exists()
@@ -257,14 +249,14 @@ def test_what_died_while_nobody_looked_loses_its_network_at_the_next_start(morta
     with _client(mortal) as client:
         sid = _session(client, far, Runtime.CONTAINER)
         kept = _session(client, far, Runtime.CONTAINER)
-        assert _reaches(client, kept, far, _OPEN)
+        assert _reaches(client, kept, far, OPEN)
     home, dead, alive = Home.of(mortal.data_dir), _of(mortal, sid), _of(mortal, kept)
     assert {dead, alive} <= home.attached()
     mortal.kill()
     os.kill(int((mortal.data_dir / "sandboxes" / dead / "pid").read_text()), signal.SIGKILL)
     mortal.start()
     with _client(mortal) as client:
-        assert _reaches(client, kept, far, _OPEN)
+        assert _reaches(client, kept, far, OPEN)
     assert dead not in home.attached()
     assert alive in home.attached()
 

@@ -14,7 +14,10 @@ from contextlib import contextmanager
 from k8e.egress import netns
 from k8e.egress.links import ip_batch
 
-__all__ = ["Upstream", "upstream"]
+__all__ = ["CLOSED", "OPEN", "Upstream", "upstream"]
+
+OPEN, CLOSED = 8080, 8081
+"""Ports that policies of tests allow, and do not."""
 
 _BLOCK = 1 << 16
 
