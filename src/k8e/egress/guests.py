@@ -11,6 +11,7 @@ from k8e.egress.desk import Member
 from k8e.egress.lanes import Bucket
 from k8e.egress.pump import Pair, SandboxLane
 from k8e.egress.turns import Turns
+from k8e.egress.upstream import Lookups
 from k8e.model import EgressPolicy, SandboxId
 from k8e.policy.decide import Answer, decide_address, decide_name
 
@@ -57,7 +58,7 @@ class Guest:
     member: Member
     lane: SandboxLane = field(default_factory=SandboxLane)
     connections: set[Connection] = field(default_factory=set)
-    lookups: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LOOKUPS_AT_ONCE))
+    lookups: Lookups = field(default_factory=lambda: Lookups(_LOOKUPS_AT_ONCE))
     questions: Bucket = field(default_factory=Bucket)
     turns: Turns = field(default_factory=Turns)
 

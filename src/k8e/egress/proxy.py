@@ -283,13 +283,7 @@ class Proxy:
     async def _dial(self, connection: Connection) -> socket.socket:
         """A judged connection to where this one is for. Raises: Unreachable."""
         if connection.name:
-            async with connection.guest.lookups:
-                try:
-                    addresses = await self._resolve(connection.name)
-                except TimeoutError as error:
-                    raise Unreachable("the name could not be looked up in time") from error
-                except OSError as error:
-                    raise Unreachable(f"the name could not be looked up: {error.strerror or error}") from error
+            addresses = await connection.guest.lookups.find(connection.name, self._resolve, self._tasks)
         else:
             addresses = (connection.target,)
         is_modest = connection.guest.is_modest

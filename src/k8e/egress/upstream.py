@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from k8e.egress.sockets import furnish
 
-__all__ = ["Resolve", "SystemResolver", "Unreachable", "connect"]
+__all__ = ["Lookups", "Resolve", "SystemResolver", "Unreachable", "connect"]
 
 Resolve = Callable[[str], Awaitable[tuple[str, ...]]]
 """A canonical name's addresses, none when it has none. Raises: OSError when that could not be found out."""
@@ -41,6 +41,41 @@ class _Known:
     until: float
 
 
+class Lookups:
+    """One sandbox's questions to the host's resolver, a few at once.
+
+    One that nobody waits for any more keeps its place until it is answered: a thread that all sandboxes share is still
+    busy with it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._places = asyncio.Semaphore(most)
+
+    async def find(self, name: str, resolve: Resolve, tasks: asyncio.TaskGroup) -> tuple[str, ...]:
+        """Raises: Unreachable when that could not be found out in time."""
+        await self._places.acquire()
+        asking = tasks.create_task(_outcome(resolve(name)), name=f"look up {name}")
+        asking.add_done_callback(lambda _: self._places.release())
+        try:
+            async with asyncio.timeout(_RESOLVE_S):
+                found = await asyncio.shield(asking)
+        except TimeoutError as error:
+            raise Unreachable("the name could not be looked up in time") from error
+        if isinstance(found, OSError):
+            raise Unreachable(f"the name could not be looked up: {found.strerror or found}") from found
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+async def _outcome(answer: Awaitable[tuple[str, ...]]) -> tuple[str, ...] | Exception:
+    """An error as a value: it is this question's affair, not the group's."""
+    try:
+        return await answer
+    except Exception as error:  # noqa: BLE001 - raised again by whoever waits
+        return error
+
+
 class SystemResolver:
     """What the host's own resolver says, for a few seconds; every name is asked for once at a time."""
 
@@ -58,9 +93,8 @@ class SystemResolver:
             asking = asyncio.get_running_loop().run_in_executor(self._threads, _look_up, name)
             self._asking[name] = asking
             asking.add_done_callback(lambda done: self._learn(name, done))
-        async with asyncio.timeout(_RESOLVE_S):
-            # Others may be waiting for the same answer: one of them giving up must not take it away.
-            return await asyncio.shield(asking)
+        # Others may be waiting for the same answer: one of them giving up must not take it away.
+        return await asyncio.shield(asking)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 
 import pytest
 
-from k8e.egress.upstream import SystemResolver, Unreachable, connect
+from k8e.egress.upstream import Lookups, SystemResolver, Unreachable, connect
 
 
 @pytest.fixture
@@ -57,6 +58,46 @@ async def test_a_name_without_addresses_and_a_closed_port_are_unreachable(listen
     with pytest.raises(Unreachable, match="refused"):
         await connect(("127.0.0.1",), port, _anything)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+async def test_a_lookup_that_nobody_waits_for_keeps_its_place_until_it_is_answered() -> None:
+    asked: list[str] = []
+    answers = asyncio.Event()
+
+    async def slow(name: str) -> tuple[str, ...]:
+        asked.append(name)
+        await answers.wait()
+        return ("192.0.2.1",)
+
+    lookups = Lookups(2)
+    async with asyncio.TaskGroup() as tasks:
+        given_up = [asyncio.create_task(lookups.find(f"{number}.test", slow, tasks)) for number in range(6)]
+        await _turns()
+        for each in given_up:
+            each.cancel()
+        waiting = tasks.create_task(lookups.find("last.test", slow, tasks))
+        await _turns()
+        assert asked == ["0.test", "1.test"]
+        answers.set()
+        assert await waiting == ("192.0.2.1",)
+    assert asked == ["0.test", "1.test", "last.test"]
+
+
+async def test_a_lookup_that_fails_is_an_error_of_that_lookup_only() -> None:
+    async def broken(name: str) -> tuple[str, ...]:
+        raise socket.gaierror(socket.EAI_AGAIN, "try again") if name == "a.test" else UnicodeError("no name")
+
+    lookups = Lookups(1)
+    async with asyncio.TaskGroup() as tasks:
+        with pytest.raises(Unreachable, match="looked up: try again"):
+            await lookups.find("a.test", broken, tasks)
+        with pytest.raises(UnicodeError):
+            await lookups.find("b.test", broken, tasks)
+
+
+async def _turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
 
 
 async def test_the_hosts_own_resolver_is_asked_and_remembered() -> None:
