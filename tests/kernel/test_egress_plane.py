@@ -417,6 +417,22 @@ def test_a_change_of_policy_cuts_what_it_no_longer_allows_and_nothing_else(lab: 
         assert _echoes(sock)
 
 
+def test_what_is_neither_tls_nor_http_is_cut_when_its_port_is_no_longer_named(lab: PlaneLab, guest: Guest) -> None:
+    lab.set_policy(guest, policy("one.test:443"))
+    address = _address(guest, "one.test")
+    with (
+        _connect(guest, address, 443) as anything,
+        _connect(guest, address, 443) as silent,
+        _connect(guest, address, 443) as tls,
+    ):
+        assert _echoes(anything, b"SSH-2.0-x\r\n")
+        assert _echoes(tls, client_hello("one.test"))
+        lab.set_policy(guest, policy("one.test"))
+        assert _is_cut(anything)
+        assert _is_cut(silent)
+        assert _echoes(tls), "the control"
+
+
 def test_when_a_sandbox_goes_its_connections_do(lab: PlaneLab, guest: Guest, neighbour: Guest) -> None:
     with _dial(guest, "one.test", 7) as sock, _dial(neighbour, "two.test", 7) as other:
         assert _echoes(sock)

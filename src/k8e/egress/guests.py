@@ -39,6 +39,8 @@ class Connection:
     address: str = ""
     """Where it was dialled to in the end."""
     rule: str = ""
+    may_be_anything: bool = False
+    """Whether its protocol was nobody's affair when it was looked at."""
     task: asyncio.Task[None] | None = None
     """While it is being looked at or spoken for."""
     pair: Pair | None = None

@@ -23,6 +23,7 @@ from k8e.egress.pump import Pump
 from k8e.egress.sockets import furnish, reset
 from k8e.egress.upstream import Resolve, Unreachable
 from k8e.model import Decision, Verdict
+from k8e.policy.decide import Answer
 from k8e.policy.names import BadName, canonical
 from k8e.policy.targets import refusal
 
@@ -163,7 +164,7 @@ class Proxy:
         if not connection.name or connection.port not in {_TLS, _HTTP}:
             self._join(connection, await self._dial(connection), b"")
             return
-        anything_goes = answer.port_named or answer.rule == "open"
+        anything_goes = connection.may_be_anything = _may_be_anything(answer)
         first, early = await self._first_bytes(connection) if not anything_goes else await self._first_word(connection)
         if early is not None and not first:
             self._join(connection, early, b"")  # the server spoke first: neither TLS nor HTTP
@@ -332,6 +333,8 @@ class Proxy:
         answer = connection.answer()
         if not answer.allowed:
             return answer.reason
+        if connection.may_be_anything and connection.protocol == "tcp" and not _may_be_anything(answer):
+            return f"port {connection.port} is no longer for any protocol"
         return self._refusal(connection, connection.address) if connection.is_told else ""
 
     def _cut(self, connection: Connection) -> None:
@@ -416,6 +419,10 @@ class _Dialled:
         if self._early is not None:
             self._early.close()
             self._early = None
+
+
+def _may_be_anything(answer: Answer) -> bool:
+    return answer.port_named or answer.rule == "open"
 
 
 def _has_spoken(sock: socket.socket) -> bool:
