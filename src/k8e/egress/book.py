@@ -75,7 +75,8 @@ class Book:
                 raise ValueError(f"twice in one book: {name!r} or its number {number}")
             book._numbers[name] = number
             book._names[number] = name
-        book._next = _number(value.get("next"))
+        # The latest names may not have been written down: an address that one of them had must not stand for another.
+        book._next = (_number(value.get("next")) + LIMIT) % _LAST or _LAST
         return book
 
     def _free_number(self) -> int:
