@@ -8,6 +8,7 @@ the engine's own objects are the truth and the file follows them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import sqlite3
@@ -80,6 +81,9 @@ class Store:
         self._path = path
         self._queue: queue.SimpleQueue[_Commit | None] = queue.SimpleQueue()
         self._hurry = threading.Event()
+        # The files that SQLite puts beside it take over its mode, so it is there before SQLite looks.
+        with contextlib.suppress(OSError):  # which SQLite then explains
+            path.touch(mode=0o600)
         self._db = self._connect(schema, synchronous)
         self._reader = self._open()
         self._thread = threading.Thread(target=self._write, name="store writer", daemon=True)

@@ -77,7 +77,9 @@ async def test_the_files_do_not_hold_the_value_and_are_their_owners_alone(secret
     written = b"".join(path.read_bytes() for path in tmp_path.glob("secrets.sqlite*"))
     assert b"a-name-that-shows" in written
     assert VALUE not in written
-    assert (tmp_path / "secrets.sqlite").stat().st_mode & 0o077 == 0
+    files = sorted(tmp_path.glob("secrets.sqlite*"))
+    assert [file.name for file in files] == ["secrets.sqlite", "secrets.sqlite-shm", "secrets.sqlite-wal"]
+    assert [file.stat().st_mode & 0o077 for file in files] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
