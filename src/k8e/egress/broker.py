@@ -268,10 +268,7 @@ class _Connection:
         await self._stream_in()
 
     async def _inform(self, event: h11.InformationalResponse) -> None:
-        headers = self._swap.scrubbed(list(event.headers.raw_items()))
-        await self._send_in(
-            h11.InformationalResponse(status_code=event.status_code, headers=headers, reason=event.reason)
-        )
+        await self._send_in(self._swap.information(event))
         if event.status_code == 101:
             self._is_switched = True
             self._answered.set()

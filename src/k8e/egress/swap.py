@@ -84,6 +84,14 @@ class Swap:
         )
         return Answer(head, undo)
 
+    def information(self, event: h11.InformationalResponse) -> h11.InformationalResponse:
+        """A response before the response."""
+        return h11.InformationalResponse(
+            status_code=event.status_code,
+            headers=self.scrubbed(event.headers.raw_items()),
+            reason=self.scrubber().whole(bytes(event.reason)),
+        )
+
     def scrubbed(self, headers: Sequence[tuple[bytes, bytes]]) -> _Headers:
         scrubber = self.scrubber()
         return [(scrubber.whole(name), scrubber.whole(value)) for name, value in headers]

@@ -115,6 +115,16 @@ def test_a_response_is_scrubbed_in_headers_and_reason() -> None:
     assert answer.decoder is None
 
 
+def test_information_before_the_response_is_scrubbed_too() -> None:
+    hint = h11.InformationalResponse(
+        status_code=103, headers=[("Link", f"</{VALUE}>")], reason=f"Hints for {VALUE}".encode()
+    )
+    told = SWAP.information(hint)
+    assert told.status_code == 103
+    assert VALUE.encode() not in bytes(told.reason) + told.headers.raw_items()[0][1]
+    assert bytes(told.reason).startswith(b"Hints for ")
+
+
 def test_a_packed_body_loses_its_length_and_encoding_but_only_where_there_is_one() -> None:
     response = h11.Response(status_code=200, headers=[("Content-Encoding", "gzip"), ("Content-Length", "30")])
     assert SWAP.response(response, has_body=True).head.headers.raw_items() == []
