@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 _PORT = 443
 _HANDSHAKE_S = 20.0
+_QUIET_S = 0.05
+"""How long what may be the beginning of a value waits for its rest, whatever it is."""
 _LINGER_S = 2.0
 _LINGER_BYTES = 64 * 1024 * 1024
 _BODILESS = {204, 304}
@@ -293,7 +295,7 @@ class _Connection:
     async def _body(self, decoder: Decoder | None) -> AsyncIterator[bytes]:
         scrubber = self._swap.scrubber()
         while True:
-            event = await self._told()
+            event = await self._told(scrubber)
             if not isinstance(event, h11.Data):
                 break
             for piece in decoder.feed(bytes(event.data)) if decoder else (bytes(event.data),):
@@ -302,19 +304,26 @@ class _Connection:
                     yield clean
         if decoder is not None and not decoder.is_complete():
             raise _Over  # cut off: the sandbox must not take it for the whole
-        if rest := scrubber.end():
+        if rest := scrubber.release():
             yield rest
 
-    async def _told(self) -> _Event:
+    async def _told(self, scrubber: Scrubber | None = None) -> _Event:
+        """What the host says next; if that takes a moment, the sandbox gets what the scrubber holds."""
         while True:
             event = self._outside.next_event()
             if event is not h11.NEED_DATA:
                 return event
             await self._worker.breathe()
+            if scrubber is not None and await self._is_quiet(scrubber):
+                await self._send_in(h11.Data(data=scrubber.release()))
             data = await self._far.read() if self._far is not None else b""
             if not data and self._outside.their_state in (h11.IDLE, h11.DONE):
                 raise _Over
             self._outside.receive_data(data)
+
+    async def _is_quiet(self, scrubber: Scrubber) -> bool:
+        """Whether something is held back for longer than a value's rest would take to come."""
+        return scrubber.is_holding and self._far is not None and not await self._far.has_more(_QUIET_S)
 
     async def _send_in(self, event: h11.Event) -> None:
         data = self._inside.send(event)
@@ -329,10 +338,12 @@ class _Connection:
             if data and (clean := scrubber.feed(data)):
                 await self._near.write(clean)
             await self._worker.breathe()
+            if await self._is_quiet(scrubber):
+                await self._near.write(scrubber.release())
             data = await self._far.read()
             if not data:
                 break
-        if rest := scrubber.end():
+        if rest := scrubber.release():
             await self._near.write(rest)
         raise _Over
 

@@ -1,7 +1,8 @@
 """Values out of streams: every occurrence is replaced by text of the same length, however the stream is cut.
 
-The same length, so that Content-Length, ranges and the frames of a WebSocket stay true. Bytes are held back only while
-they may be the beginning of a value, so what is live stays live. Nothing here does I/O.
+The same length, so that Content-Length, ranges and the frames of a WebSocket stay true. The last bytes wait for what comes
+next, as many as a value may have; whoever feeds lets go of them when nothing comes for a moment, so what is live stays
+live. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import brotli  # type: ignore[import-untyped]  # the library ships no types
 __all__ = ["Decoder", "Scrubber", "UnknownEncoding", "decoder", "disguises", "stand_in"]
 
 _FILL: Final = b"*"
-_HEAD_BYTES: Final = 8
 _PIECE_BYTES: Final = 256 * 1024
 # The most that one step of decompression may yield: a bomb then costs time, which is its sender's, not our memory.
 
@@ -53,34 +53,47 @@ def stand_in(mask: bytes, length: int) -> bytes:
 
 
 class Scrubber:
-    """Replaces in one stream. Feed pieces, then `end`; what comes out has the length of what went in."""
+    """Replaces in one stream. Feed pieces, then `release`; what comes out has the length of what went in.
+
+    How much waits does not depend on what it is: if only the beginnings of values waited, whoever chooses what comes could
+    try them out.
+    """
 
     def __init__(self, replacements: Mapping[bytes, bytes]) -> None:
         # Longest first: where two values begin alike the longer one must win.
         self._values = sorted((value for value in replacements if value), key=len, reverse=True)
         self._replacements = dict(replacements)
+        self._overlap = max(map(len, self._values), default=1) - 1
+        self._past = b""
+        """What has gone out, as far as a value may have begun in it."""
         self._held = b""
 
-    def feed(self, data: bytes) -> bytes:
-        data = self._held + data
-        done: list[bytes] = []
-        at = 0
-        hold = self._hold_from(data, at)
-        for start, value in self._found(data):
-            if start >= hold:
-                break
-            done += (data[at:start], self._replacements[value])
-            at = start + len(value)
-            if at > hold:
-                hold = self._hold_from(data, at)
-        done.append(data[at:hold])
-        self._held = data[hold:]
-        return b"".join(done)
+    @property
+    def is_holding(self) -> bool:
+        return bool(self._held)
 
-    def end(self) -> bytes:
-        """What was held back; it turned out to be no value, unless a shorter one is in it."""
-        held, self._held = self._held, b""
-        return self.whole(held)
+    def feed(self, data: bytes) -> bytes:
+        return self._pass_on(self._held + data, self._overlap)
+
+    def release(self) -> bytes:
+        """What was held back, because nothing more comes for now; the rest of a value that began in it is replaced later."""
+        return self._pass_on(self._held, 0)
+
+    def _pass_on(self, fresh: bytes, keep: int) -> bytes:
+        text, begin = self._past + fresh, len(self._past)
+        end = max(begin, len(text) - keep)
+        done: list[bytes] = []
+        at, clear = begin, 0
+        for start, value in self._found(text):
+            if start >= end:
+                break
+            done += (text[at:start], self._replacements[value][max(0, begin - start) :])
+            clear = start + len(value)
+            at = max(at, clear)
+        end = max(end, at)
+        done.append(text[at:end])
+        self._past, self._held = text[max(clear, end - self._overlap) : end], text[end:]
+        return b"".join(done)
 
     def whole(self, data: bytes) -> bytes:
         """A text that is complete, such as a header."""
@@ -105,27 +118,6 @@ class Scrubber:
                 nearest[other] = data.find(other, start + len(value))
                 if nearest[other] < 0:
                     del nearest[other]
-
-    def _hold_from(self, data: bytes, at: int) -> int:
-        """Where the tail begins that may be the beginning of a value."""
-        hold = len(data)
-        for value in self._values:
-            hold = _tail_from(data, value, max(at, len(data) - len(value) + 1), hold)
-        return hold
-
-
-def _tail_from(data: bytes, value: bytes, first: int, last: int) -> int:
-    """The first place from which on all data is the value's beginning; `last` if there is none before."""
-    head = value[:_HEAD_BYTES]
-    start = data.find(head, first)
-    while 0 <= start < last:
-        if value.startswith(data[start:]):
-            return start
-        start = data.find(head, start + 1)
-    for start in range(max(first, len(data) - len(head) + 1), last):
-        if value.startswith(data[start:]):
-            return start
-    return last
 
 
 class Decoder(Protocol):

@@ -51,6 +51,21 @@ class TlsStream:
                 await self._flush()
                 return
 
+    async def has_more(self, timeout_s: float) -> bool:
+        """Whether something comes within that time; it is left to be read."""
+        if self._in.pending or self._tls.pending():
+            return True
+        comes = asyncio.Event()
+        self._loop.add_reader(self._sock, comes.set)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await comes.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._loop.remove_reader(self._sock)
+        return True
+
     async def read(self) -> bytes:
         """What has come; nothing at the end. Raises: OSError."""
         while True:

@@ -126,6 +126,35 @@ async def test_a_value_split_across_reads_and_chunks_is_scrubbed() -> None:
     assert dechunked(answer) == WORD.encode() + b"*" * (len(SECRET) - len(WORD))
 
 
+async def test_a_right_guess_comes_back_in_the_same_pieces_as_a_wrong_one() -> None:
+    """The host sends back what it is asked for, then a dot: where the pieces end must not tell what a value begins with."""
+
+    heard = asyncio.Event()
+
+    async def parrot(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            said = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(said), said))
+            await writer.drain()
+            await heard.wait()
+            heard.clear()
+            writer.write(b"1\r\n.\r\n0\r\n\r\n")
+            await writer.drain()
+
+    right, wrong = VALUE[:9], VALUE[:8] + "#"
+    async with open_rig(parrot) as rig:
+        reader, writer = await rig.connect()
+        sizes = []
+        for guess in (right, wrong):
+            writer.write(f"GET /{guess} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+            await reader.readuntil(b"\r\n\r\n")
+            sizes.append(int(await reader.readline(), 16))
+            heard.set()
+            await reader.readuntil(b"0\r\n\r\n")
+        writer.close()
+    assert sizes == [len(right) + 1] * 2
+
+
 async def test_what_is_live_stays_live() -> None:
     asked = asyncio.Event()
 
@@ -368,7 +397,7 @@ async def test_a_body_that_cannot_be_looked_into_does_not_come_through() -> None
     [
         plain(gzip.compress(SECRET * 100)[:-9], "Content-Encoding: gzip"),
         plain(b"not gzip at all" + SECRET, "Content-Encoding: gzip"),
-        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 101\r\n\r\nshort",
     ],
     ids=["cut", "lying", "short"],
 )
