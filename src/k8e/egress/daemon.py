@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 _WRITE_DOWN_S = 0.2
 """How long new names may wait to be written: many come at once."""
+_WRITING_SHARE = 0.02
+"""Of our time at most: sandboxes that keep thousands of names wait longer, and the connections of the others do not."""
 _FULL_S = 5.0
 """How long a disk that took nothing is left alone."""
 _LOCK_S = 5.0
@@ -125,10 +127,13 @@ class Daemon:
         self._control.tell(decision)
 
     async def _write_down(self) -> None:
+        took_s = 0.0
         while True:
             await self._has_news.wait()
-            await asyncio.sleep(_WRITE_DOWN_S)
+            await asyncio.sleep(max(_WRITE_DOWN_S, took_s / _WRITING_SHARE))
+            began = time.monotonic()
             self._save_unwritten()
+            took_s = time.monotonic() - began
             if self._unwritten:
                 await asyncio.sleep(_FULL_S)
                 self._has_news.set()

@@ -16,7 +16,7 @@ from k8e.egress.desk import Broker, Desk, Dial, Member
 from k8e.egress.guests import Guest, Guests
 from k8e.egress.http import Refused
 from k8e.egress.proxy import Proxy
-from k8e.egress.sockets import furnish, reset
+from k8e.egress.sockets import accepted, furnish, reset
 from k8e.egress.upstream import Resolve, SystemResolver
 from k8e.model import Decision, Verdict
 from k8e.policy.decide import decide_name
@@ -130,17 +130,12 @@ class Plane:
         )
 
     def _accept_dns(self, listener: socket.socket, tasks: asyncio.TaskGroup) -> None:
-        for _ in range(_BATCH):
-            try:
-                client, peer = listener.accept()
-            except OSError:
-                return
-            member = self._desk.member(peer[0])
+        for client, peer in accepted(listener, lambda: self._accept_dns(listener, tasks)):
+            member = self._desk.member(peer)
             guest = None if member is None else self._guests.of(member)
             if guest is None or self._streams.get(guest, 0) >= _DNS_STREAMS:
                 reset(client)
                 continue
-            client.setblocking(False)
             furnish(client, is_modest=True)
             self._streams[guest] = self._streams.get(guest, 0) + 1
             task = tasks.create_task(self._serve_dns(client, guest), name="dns stream")

@@ -20,7 +20,7 @@ from k8e.egress.desk import Broker, Desk, Dial, Member
 from k8e.egress.guests import Connection, Guest, Guests
 from k8e.egress.hello import Hello, HelloReader, Kind
 from k8e.egress.pump import Pump
-from k8e.egress.sockets import furnish, reset
+from k8e.egress.sockets import accepted, furnish, reset
 from k8e.egress.upstream import Resolve, Unreachable
 from k8e.model import Decision, Verdict
 from k8e.policy.decide import Answer
@@ -31,13 +31,11 @@ __all__ = ["Proxy"]
 
 _log = logging.getLogger(__name__)
 
-_BATCH = 32
 _FIRST_BYTES_S = 10.0
 _SILENCE_S = 1.0
 """After which, where any protocol may pass, the server is asked whether it speaks first."""
 _PIECE = 16 * 1024
 _TLS, _HTTP = 443, 80
-_BREATH_S = 0.1
 _DESCRIPTORS_EACH = 8
 """The most that one connection can need: four sockets and two pipes."""
 
@@ -68,18 +66,8 @@ class Proxy:
 
     def accept(self, listener: socket.socket) -> None:
         """Take what has arrived at a listening socket, a batch of it."""
-        for _ in range(_BATCH):
-            try:
-                client, peer = listener.accept()
-            except (BlockingIOError, ConnectionError):
-                return
-            except OSError as error:
-                # No descriptor is free: those that wait must wait, without us spinning.
-                _log.warning("cannot accept", extra={"errno": error.errno})
-                self._loop.remove_reader(listener)
-                self._loop.call_later(_BREATH_S, self._listen_again, listener)
-                return
-            self._welcome(client, peer[0])
+        for client, peer in accepted(listener, lambda: self.accept(listener)):
+            self._welcome(client, peer)
 
     def policy_changed(self, member: Member) -> None:
         """Cut what is no longer allowed, before returning."""
@@ -105,16 +93,11 @@ class Proxy:
 
     # --- one connection ---
 
-    def _listen_again(self, listener: socket.socket) -> None:
-        if listener.fileno() >= 0:
-            self._loop.add_reader(listener, self.accept, listener)
-
     def _welcome(self, client: socket.socket, peer: str) -> None:
         member = self._desk.member(peer)
         if member is None:
             reset(client)
             return
-        client.setblocking(False)
         target, port = client.getsockname()[:2]
         guest = self._guests.of(member)
         connection = Connection(guest, client, target, port)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import socket
 import struct
+from collections.abc import Callable, Iterator
 
-__all__ = ["MODEST_BUFFER", "furnish", "reset"]
+__all__ = ["MODEST_BUFFER", "accepted", "furnish", "reset"]
+
+_log = logging.getLogger(__name__)
 
 MODEST_BUFFER = 256 * 1024
 """For the connections of a sandbox that has many: the kernel would let each grow to megabytes."""
+
+_BATCH = 32
+_BREATH_S = 0.1
 
 _LINGER_NOT = struct.pack("ii", 1, 0)
 _KEEP_ALIVE = {
@@ -19,6 +27,32 @@ _KEEP_ALIVE = {
     # Also for what we sent and nobody acknowledges, in milliseconds.
     socket.TCP_USER_TIMEOUT: 120_000,
 }
+
+
+def accepted(listener: socket.socket, again: Callable[[], None]) -> Iterator[tuple[socket.socket, str]]:
+    """Each connection that has arrived, a batch of them, and where it comes from.
+
+    When no descriptor is free, those that wait must wait, without us spinning: the listener is left alone for a moment
+    and then watched again, with `again`.
+    """
+    for _ in range(_BATCH):
+        try:
+            client, peer = listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError as error:
+            _log.warning("cannot accept", extra={"errno": error.errno})
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listener)
+            loop.call_later(_BREATH_S, _watch, loop, listener, again)
+            return
+        client.setblocking(False)
+        yield client, peer[0]
+
+
+def _watch(loop: asyncio.AbstractEventLoop, listener: socket.socket, again: Callable[[], None]) -> None:
+    if listener.fileno() >= 0:
+        loop.add_reader(listener, again)
 
 
 def furnish(sock: socket.socket, *, is_modest: bool = False) -> None:
