@@ -16,6 +16,7 @@ import pytest
 
 from k8e.egress import proxy
 from k8e.egress.desk import Desk, Dial, Member
+from k8e.egress.sockets import reset
 from k8e.model import Grant
 from tests.support import egress_peer
 from tests.support.egress_lab import OUTSIDE, PRIVATE, SERVER, TALKER, Guest, PlaneLab, policy
@@ -117,7 +118,19 @@ def _address(guest: Guest, name: str) -> str:
 
 
 def _connect(guest: Guest, address: str, port: int) -> socket.socket:
-    return guest.do(lambda: socket.create_connection((address, port), timeout=_PATIENCE_S))
+    """A connection, which may have been cut already: the reset can come before we hear that it was taken."""
+    try:
+        return guest.do(lambda: socket.create_connection((address, port), timeout=_PATIENCE_S))
+    except ConnectionResetError:
+        return _cut_at_once()
+
+
+def _cut_at_once() -> socket.socket:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname(), timeout=_PATIENCE_S)
+        far, _ = listener.accept()
+    reset(far)
+    return near
 
 
 def _dial(guest: Guest, name: str, port: int) -> socket.socket:
