@@ -15,6 +15,9 @@ from tests.support.cells import OWNER, Cell
 pytestmark = pytest.mark.anyio
 
 
+_PROMPT = b"# "
+
+
 class _Screen:
     """Reads a terminal until it has shown what a test waits for."""
 
@@ -26,6 +29,15 @@ class _Screen:
     async def until(self, wanted: bytes) -> None:
         async with asyncio.timeout(20):
             while wanted not in self.text:
+                item = await anext(self._shown)
+                assert not isinstance(item, Outcome), self.text
+                self.text += item
+
+    async def until_prompt_after(self, wanted: bytes) -> None:
+        """And until the shell reads again: what is typed while it cleans up after a signal may be thrown away."""
+        await self.until(wanted)
+        async with asyncio.timeout(20):
+            while _PROMPT not in self.text.rpartition(wanted)[2]:
                 item = await anext(self._shown)
                 assert not isinstance(item, Outcome), self.text
                 self.text += item
@@ -63,10 +75,10 @@ async def test_a_resize_reaches_the_program(cell: Cell) -> None:
 
 async def test_control_c_and_signals_reach_the_foreground_group(cell: Cell) -> None:
     terminal, screen = await _open(cell)
-    await cell.engine.write_terminal(OWNER, terminal, b"trap 'echo caught' INT; echo rea''dy\n")
-    await screen.until(b"ready")
+    await cell.engine.write_terminal(OWNER, terminal, b"trap \"echo cau''ght\" INT; echo rea''dy\n")
+    await screen.until_prompt_after(b"ready")
     await cell.engine.write_terminal(OWNER, terminal, b"\x03")
-    await screen.until(b"caught")
+    await screen.until_prompt_after(b"caught")
     shell_group, _ = await cell.engine.foreground(OWNER, terminal)
     await cell.engine.write_terminal(OWNER, terminal, b"sleep 1000\n")
     while (await cell.engine.foreground(OWNER, terminal))[0] == shell_group:
