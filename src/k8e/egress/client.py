@@ -26,6 +26,8 @@ from k8e.egress.ruleset import GATEWAY
 from k8e.errors import HostUnsupported, SandboxFailed
 from k8e.model import Decision, EgressPolicy, Grant, SandboxId
 from k8e.policy import wire
+from k8e.substrate.local.host.descriptors import readable
+from k8e.substrate.local.host.process import identify, wait_death
 
 __all__ = ["EgressClient"]
 
@@ -313,7 +315,7 @@ class EgressClient:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
                 if await self._may_go():
-                    await _death(self._pid)
+                    await self._ended()
                     await self._wait_alone()
 
     async def _may_go(self) -> bool:
@@ -324,6 +326,11 @@ class EgressClient:
             return True
         except _Refused:
             return False
+
+    async def _ended(self) -> None:
+        """A daemon lets go of its lock a moment before its end."""
+        with contextlib.suppress(ProcessLookupError):
+            await wait_death(identify(self._pid))
 
     async def _wait_alone(self) -> None:
         """Until the daemon has ended; a dead one's router is ours to remove."""
@@ -368,27 +375,5 @@ def _written(grants: tuple[Grant, ...]) -> list[dict[str, object]]:
 
 async def _says_something(descriptor: int) -> bool:
     """False when the other end is closed without a word."""
-    await _readable(descriptor)
+    await readable(descriptor)
     return bool(os.read(descriptor, 1))
-
-
-async def _death(pid: int) -> None:
-    """Until it has ended; a daemon lets go of its lock a moment before."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        await _readable(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-async def _readable(descriptor: int) -> None:
-    ready = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(descriptor, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(descriptor)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from k8e.substrate.local.host import inotify
 from k8e.substrate.local.host.cgroup import SandboxGroup
+from k8e.substrate.local.host.descriptors import readable
 
 __all__ = ["lend", "prepare", "restore", "wait"]
 
@@ -89,7 +90,7 @@ async def _wait_v1(group: Path) -> None:
     event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     try:
         _register(group, event)
-        await _readable(event)
+        await readable(event)
     finally:
         os.close(event)
 
@@ -100,16 +101,6 @@ def _register(group: Path, event: int) -> None:
         (group / "cgroup.event_control").write_text(f"{event} {control}", encoding="ascii")
     finally:
         os.close(control)
-
-
-async def _readable(descriptor: int) -> None:
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(descriptor, ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(descriptor)
 
 
 async def _wait_v2(group: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+
+from k8e.substrate.local.host.descriptors import readable
 
 __all__ = ["Process", "identify", "is_alive", "kill", "open_pidfd", "set_niceness", "wait_death"]
 
@@ -76,11 +77,7 @@ async def wait_death(process: Process) -> None:
     descriptor = open_pidfd(process)
     if descriptor is None:
         return
-    loop = asyncio.get_running_loop()
-    dead = asyncio.Event()
-    loop.add_reader(descriptor, dead.set)
     try:
-        await dead.wait()
+        await readable(descriptor)
     finally:
-        loop.remove_reader(descriptor)
         os.close(descriptor)
