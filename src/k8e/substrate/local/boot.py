@@ -134,6 +134,7 @@ class Builder:
             cgroup=blueprint.group.oci_path,
             max_open_files=self._max_open_files,
             netns=blueprint.netns,
+            is_inside_netns=blueprint.runtime.enters_netns,
             locked=mount.locked_options,
         )
         isolation = blueprint.runtime.isolation(blueprint.group, block=blueprint.block, userns=namespace)

@@ -101,8 +101,6 @@ class Isolation:
     door: Path | None = None
     """The cgroup file shown as /.k8e-cgroup."""
     gofer_hints: bool = False
-    inherits_netns: bool = False
-    """Whether the runtime was started inside the sandbox's network namespace and stays there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +115,8 @@ class Boot:
     max_open_files: int
     netns: Path | None = None
     """The network namespace made for it; None is a new one with nothing but a loopback."""
+    is_inside_netns: bool = False
+    """Whether the runtime is started inside that namespace and stays there."""
     locked: Callable[[Path], tuple[str, ...]] = lambda _: ()
     """Options of a source's mount that a bind inside a user namespace must repeat: dropping one is refused."""
 
@@ -236,7 +236,7 @@ def _linux(boot: Boot, isolation: Isolation) -> Json:
     kinds = ["pid", "ipc", "uts", "mount", *(["cgroup"] if isolation.cgroup_namespace else [])]
     mapping = [_mapping(extent) for extent in sandbox_map(boot.block)]
     linux: Json = {
-        "namespaces": [user, *({"type": kind} for kind in kinds), *_network(boot.netns, isolation)],
+        "namespaces": [user, *({"type": kind} for kind in kinds), *_network(boot)],
         "uidMappings": mapping,
         "gidMappings": mapping,
         "cgroupsPath": boot.cgroup,
@@ -247,10 +247,10 @@ def _linux(boot: Boot, isolation: Isolation) -> Json:
     return linux if isolation.seccomp is None else {**linux, "seccomp": isolation.seccomp}
 
 
-def _network(netns: Path | None, isolation: Isolation) -> list[Json]:
-    if netns is None:
+def _network(boot: Boot) -> list[Json]:
+    if boot.netns is None:
         return [{"type": "network"}]
-    return [] if isolation.inherits_netns else [{"type": "network", "path": str(netns)}]
+    return [] if boot.is_inside_netns else [{"type": "network", "path": str(boot.netns)}]
 
 
 def _mapping(extent: Extent) -> Json:

@@ -47,7 +47,6 @@ class Container:
             userns="" if userns is None else f"/proc/{os.getpid()}/fd/{userns}",
             cgroup_namespace=True,
             door=group.commands_door(base_id(block)),
-            inherits_netns=True,
         )
 
     def fall_back(self) -> bool:
