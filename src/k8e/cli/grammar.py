@@ -24,7 +24,8 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors teach: what is wrong, what is near it, where the help is. They are bad input: exit 1."""
 
     def __init__(self, *, is_json: bool = False, **options: object) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)  # type: ignore[arg-type]
+        # No abbreviations: a flag that is mistyped must not be taken for another one.
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)  # type: ignore[arg-type]
         self.is_json = is_json
 
     def parse_known_args(  # type: ignore[override]  # the base has overloads for what nobody here passes

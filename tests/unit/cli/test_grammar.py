@@ -49,6 +49,7 @@ def test_every_command_leads_to_a_function(words: list[str]) -> None:
     [
         (["sandbox", "rum"], "did you mean 'run'?"),
         (["sandbox", "run", "--lnag", "python", "x"], "unknown: --lnag"),
+        (["sandbox", "allow-hosts", "--ad", "a.example"], "unknown: --ad"),  # no abbreviation, least of all here
         (["sandbox", "read", "only-one"], "missing: path; see: k8e sandbox read --help"),
         (["sandbox", "run", "--timeout", "soon", "x"], "--timeout"),
         (["sandbox"], "missing: command"),
