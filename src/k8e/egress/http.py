@@ -19,11 +19,12 @@ from dataclasses import dataclass
 import h11
 
 from k8e.egress.desk import Dial
+from k8e.egress.sockets import is_quiet
 from k8e.egress.turns import Turns, Worker
 from k8e.egress.watch import Watch
 from k8e.policy.names import BadName, canonical
 
-__all__ = ["LIMIT", "NotHttp", "Refused", "Terms", "judge", "looks_like_http", "serve"]
+__all__ = ["LIMIT", "NotHttp", "Refused", "Terms", "basic_credentials", "judge", "looks_like_http", "serve"]
 
 LIMIT = 64 * 1024
 """Bytes of a request's or response's head."""
@@ -102,10 +103,19 @@ def _said(headers: _Headers) -> Iterator[bytes]:
     """Values, and also what Basic credentials say behind their encoding."""
     for _, value in headers:
         yield value
-        scheme, _, token = value.partition(b" ")
-        if scheme.lower() == b"basic":
-            with contextlib.suppress(binascii.Error):
-                yield base64.b64decode(token.strip(), validate=True)
+        if (credentials := basic_credentials(value)) is not None:
+            yield credentials
+
+
+def basic_credentials(value: bytes) -> bytes | None:
+    """What an Authorization of the kind Basic says behind its encoding; None for anything else."""
+    scheme, _, token = value.partition(b" ")
+    if scheme.lower() != b"basic":
+        return None
+    try:
+        return base64.b64decode(token.strip(), validate=True)
+    except binascii.Error:
+        return None
 
 
 def _judge_target(target: bytes, terms: Terms) -> bytes:
@@ -234,7 +244,7 @@ class _Session:
 
     async def _connected(self) -> socket.socket:
         """The connection for the next request: the last one's, unless its server has closed it meanwhile."""
-        if self._upstream is not None and self._far.our_state is h11.IDLE and _is_quiet(self._upstream):
+        if self._upstream is not None and self._far.our_state is h11.IDLE and is_quiet(self._upstream):
             return self._upstream
         self.close()
         self._far = h11.Connection(h11.CLIENT, max_incomplete_event_size=LIMIT)
@@ -353,14 +363,3 @@ def _is_bodiless(request: h11.Request) -> bool:
     return not any(
         name == b"transfer-encoding" or (name == b"content-length" and int(value)) for name, value in request.headers
     )
-
-
-def _is_quiet(sock: socket.socket) -> bool:
-    """Open, and nothing has come that nobody asked for."""
-    try:
-        sock.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False

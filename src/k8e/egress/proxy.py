@@ -20,7 +20,7 @@ from k8e.egress.desk import Broker, Desk, Dial, Member
 from k8e.egress.guests import Connection, Guest, Guests
 from k8e.egress.hello import Hello, HelloReader, Kind
 from k8e.egress.pump import Pump
-from k8e.egress.sockets import accepted, furnish, reset
+from k8e.egress.sockets import accepted, furnish, is_quiet, reset
 from k8e.egress.upstream import Resolve, Unreachable
 from k8e.model import Decision, Verdict
 from k8e.policy.decide import Answer
@@ -183,7 +183,7 @@ class Proxy:
         early = await self._dial(connection)
         try:
             await self._one_speaks(connection.client, early, timeout_s=None)
-            if _has_spoken(connection.client):
+            if not is_quiet(connection.client):
                 first, _ = await self._first_bytes(connection)
                 return first, early
         except BaseException:
@@ -406,14 +406,6 @@ class _Dialled:
 
 def _may_be_anything(answer: Answer) -> bool:
     return answer.port_named or answer.rule == "open"
-
-
-def _has_spoken(sock: socket.socket) -> bool:
-    try:
-        sock.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _check_sni(hello: Hello, name: str) -> None:

@@ -9,7 +9,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 
-__all__ = ["MODEST_BUFFER", "accepted", "furnish", "reset"]
+__all__ = ["MODEST_BUFFER", "accepted", "furnish", "is_quiet", "reset"]
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +65,17 @@ def furnish(sock: socket.socket, *, is_modest: bool = False) -> None:
         if is_modest:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MODEST_BUFFER)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MODEST_BUFFER)
+
+
+def is_quiet(sock: socket.socket) -> bool:
+    """Open, and nothing has come that is still to be read."""
+    try:
+        sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def reset(sock: socket.socket) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import h11
 
-from k8e.egress.http import Refused, Terms, judge
+from k8e.egress.http import Refused, Terms, basic_credentials, judge
 from k8e.egress.scrub import Decoder, Scrubber, decoder, disguises
 from k8e.egress.watch import Watch
 from k8e.model import Grant
@@ -112,17 +111,9 @@ def _has_value(grant: Grant) -> bool:
 
 def _filled(value: bytes, grant: Grant) -> bytes:
     word, secret = grant.placeholder.encode(), grant.value.encode()
-    scheme, _, token = value.partition(b" ")
-    if scheme.lower() == b"basic" and (plain := _decoded(token)) is not None and word in plain:
-        return scheme + b" " + base64.b64encode(plain.replace(word, secret))
+    if (plain := basic_credentials(value)) is not None and word in plain:
+        return b"Basic " + base64.b64encode(plain.replace(word, secret))
     return value.replace(word, secret)
-
-
-def _decoded(token: bytes) -> bytes | None:
-    try:
-        return base64.b64decode(token.strip(), validate=True)
-    except binascii.Error:
-        return None
 
 
 def _that_we_can_follow(headers: _Headers) -> _Headers:
