@@ -142,9 +142,9 @@ class Sessions:
     async def respecify(self, session: Session, change: Callable[[SessionSpec], SessionSpec]) -> None:
         """Change what a session may reach: written down, then in force. Raises: what `change` raises, SandboxFailed."""
         name = f"respecify {session.session_id}"
-        outcome = await asyncio.shield(self._tasks.start(_outcome_of(self._respecify(session, change)), name=name))
-        if not isinstance(outcome, Session):
-            raise outcome or SandboxFailed(name, "see the server's log")
+        _settled(
+            await asyncio.shield(self._tasks.start(_outcome_of(self._respecify(session, change)), name=name)), name
+        )
 
     async def _respecify(self, session: Session, change: Callable[[SessionSpec], SessionSpec]) -> Session:
         async with session.changing:
@@ -222,9 +222,7 @@ class Sessions:
         except asyncio.CancelledError:
             task.add_done_callback(self._end_unclaimed)
             raise
-        if isinstance(outcome, Session):
-            return outcome
-        raise outcome or SandboxFailed(name, "see the server's log")
+        return _settled(outcome, name)
 
     def _end_unclaimed(self, task: asyncio.Task[Session | K8eError | None]) -> None:
         outcome = None if task.cancelled() else task.result()
@@ -386,6 +384,12 @@ async def _outcome_of(work: Coroutine[Any, Any, Session]) -> Session | K8eError:
         return await work
     except K8eError as error:
         return error
+
+
+def _settled(outcome: Session | K8eError | None, name: str) -> Session:
+    if isinstance(outcome, Session):
+        return outcome
+    raise outcome or SandboxFailed(name, "see the server's log")
 
 
 def _phase(sandbox: SandboxId, phase: Phase) -> Change:
