@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml
 	    python="$(PYTHON)" && test -n "$$python" && \
 	    echo "make: new environment in $(VENV) ($$python)" >&2 && rm -rf $(VENV) && "$$python" -m venv $(VENV); }
 	@echo "make: installing k8e with its server and dev parts" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[server,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[server,otel,dev]'
 	@touch $@
 
 test: $(STAMP)

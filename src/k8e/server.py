@@ -19,8 +19,8 @@ from pathlib import Path
 
 from k8e import __version__
 from k8e.agent import hook, libc
-from k8e.doors.grpc import Door, ServerFacts, serve
-from k8e.doors.grpc.serving import Address
+from k8e.doors.grpc import Address, serve
+from k8e.doors.service import ServerFacts, Service
 from k8e.egress.client import EgressClient
 from k8e.egress.defaults import CA_BUNDLE_AT, Registries
 from k8e.egress.defaults import read as read_registries
@@ -70,15 +70,17 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
         network(settings.data_dir, registries.ca_bundle) as reach,
         Engine.open(engine_settings(settings, registries), LocalSubstrate(local, reach), sealer) as engine,
     ):
-        door = Door(engine, defaults=session_defaults(settings), facts=facts(settings, doors, stop))
+        service = Service(engine, defaults=session_defaults(settings), facts=facts(settings, doors, stop))
         with contextlib.closing(SocketTable()) as sockets:
             async with contextlib.AsyncExitStack() as open_doors:
                 for number, (host, port) in enumerate(settings.addresses()):
                     serving = serve(
-                        door,
+                        service,
                         address=Address(host, port),
                         credentials=certificate,
-                        identify=lambda bound: LoopbackIdentifier(bound.host, bound.port, sockets),
+                        identify=lambda bound: LoopbackIdentifier(
+                            bound.host, bound.port, sockets, operator=os.geteuid()
+                        ),
                         undrained=stop.leave,
                     )
                     bound = await open_doors.enter_async_context(listening(serving, host, port))

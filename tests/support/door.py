@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from k8e.client.discovery import Target
-from k8e.doors.grpc import Door, ServerFacts, serve
-from k8e.doors.grpc.serving import Address
+from k8e.doors.grpc import Address, serve
+from k8e.doors.service import ServerFacts, Service
 from k8e.identity import Identifier, LoopbackIdentifier, SocketTable, ensure_server_certificate, uid_owner
 from k8e.model import SessionSpec
 from tests.support.fake_engine import FakeEngine
@@ -48,12 +48,14 @@ async def open_door(
     with contextlib.closing(SocketTable()) as sockets:
         async with asyncio.TaskGroup() as group:
             engine = FakeEngine(root / "engine", group)
-            door = Door(engine, defaults=SessionSpec(), facts=facts(root, stopped))
+            service = Service(engine, defaults=SessionSpec(), facts=facts(root, stopped))
             serving = serve(
-                door,
+                service,
                 address=Address(host, 0),
                 credentials=certificate,
-                identify=lambda address: identifier or LoopbackIdentifier(address.host, address.port, sockets),
+                identify=lambda address: (
+                    identifier or LoopbackIdentifier(address.host, address.port, sockets, operator=os.geteuid())
+                ),
             )
             async with serving as address:
                 roots = certificate.ca_path.read_bytes()

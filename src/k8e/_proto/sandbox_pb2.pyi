@@ -131,7 +131,7 @@ class GetSessionRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ...) -> None: ...
 
 class GetSessionResponse(_message.Message):
-    __slots__ = ("session_id", "phase", "runtime_class", "pod_ip", "tenant_id", "expires_at", "env_keys", "secret_env_vars", "background_runs", "allowed_hosts", "image", "limits", "idle_at", "created_at", "warm", "parent_session_id", "child_session_ids", "network", "brokered_secrets")
+    __slots__ = ("session_id", "phase", "runtime_class", "pod_ip", "tenant_id", "expires_at", "env_keys", "secret_env_vars", "background_runs", "allowed_hosts", "image", "limits", "idle_at", "created_at", "warm", "parent_session_id", "child_session_ids", "network", "brokered_secrets", "owner", "usage")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +151,8 @@ class GetSessionResponse(_message.Message):
     CHILD_SESSION_IDS_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     BROKERED_SECRETS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     phase: str
     runtime_class: str
@@ -170,13 +172,29 @@ class GetSessionResponse(_message.Message):
     child_session_ids: _containers.RepeatedScalarFieldContainer[str]
     network: str
     brokered_secrets: _containers.RepeatedCompositeFieldContainer[BrokeredSecret]
-    def __init__(self, session_id: _Optional[str] = ..., phase: _Optional[str] = ..., runtime_class: _Optional[str] = ..., pod_ip: _Optional[str] = ..., tenant_id: _Optional[str] = ..., expires_at: _Optional[int] = ..., env_keys: _Optional[_Iterable[str]] = ..., secret_env_vars: _Optional[_Iterable[str]] = ..., background_runs: _Optional[int] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., image: _Optional[str] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., idle_at: _Optional[int] = ..., created_at: _Optional[int] = ..., warm: _Optional[bool] = ..., parent_session_id: _Optional[str] = ..., child_session_ids: _Optional[_Iterable[str]] = ..., network: _Optional[str] = ..., brokered_secrets: _Optional[_Iterable[_Union[BrokeredSecret, _Mapping]]] = ...) -> None: ...
+    owner: str
+    usage: SessionUsage
+    def __init__(self, session_id: _Optional[str] = ..., phase: _Optional[str] = ..., runtime_class: _Optional[str] = ..., pod_ip: _Optional[str] = ..., tenant_id: _Optional[str] = ..., expires_at: _Optional[int] = ..., env_keys: _Optional[_Iterable[str]] = ..., secret_env_vars: _Optional[_Iterable[str]] = ..., background_runs: _Optional[int] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., image: _Optional[str] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., idle_at: _Optional[int] = ..., created_at: _Optional[int] = ..., warm: _Optional[bool] = ..., parent_session_id: _Optional[str] = ..., child_session_ids: _Optional[_Iterable[str]] = ..., network: _Optional[str] = ..., brokered_secrets: _Optional[_Iterable[_Union[BrokeredSecret, _Mapping]]] = ..., owner: _Optional[str] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ...) -> None: ...
+
+class SessionUsage(_message.Message):
+    __slots__ = ("cpu_s", "memory_bytes", "processes")
+    CPU_S_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    cpu_s: float
+    memory_bytes: int
+    processes: int
+    def __init__(self, cpu_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., processes: _Optional[int] = ...) -> None: ...
 
 class ListSessionsRequest(_message.Message):
-    __slots__ = ("phase",)
+    __slots__ = ("phase", "all_owners", "with_usage")
     PHASE_FIELD_NUMBER: _ClassVar[int]
+    ALL_OWNERS_FIELD_NUMBER: _ClassVar[int]
+    WITH_USAGE_FIELD_NUMBER: _ClassVar[int]
     phase: str
-    def __init__(self, phase: _Optional[str] = ...) -> None: ...
+    all_owners: bool
+    with_usage: bool
+    def __init__(self, phase: _Optional[str] = ..., all_owners: _Optional[bool] = ..., with_usage: _Optional[bool] = ...) -> None: ...
 
 class ListSessionsResponse(_message.Message):
     __slots__ = ("sessions",)
@@ -782,12 +800,20 @@ class ConfirmActionRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., action: _Optional[str] = ..., approval_id: _Optional[str] = ...) -> None: ...
 
 class ConfirmActionResponse(_message.Message):
-    __slots__ = ("approval_id", "approved")
+    __slots__ = ("approval_id", "approved", "status", "reason", "decided_by", "expires_at")
     APPROVAL_ID_FIELD_NUMBER: _ClassVar[int]
     APPROVED_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     approval_id: str
     approved: bool
-    def __init__(self, approval_id: _Optional[str] = ..., approved: _Optional[bool] = ...) -> None: ...
+    status: str
+    reason: str
+    decided_by: str
+    expires_at: int
+    def __init__(self, approval_id: _Optional[str] = ..., approved: _Optional[bool] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., decided_by: _Optional[str] = ..., expires_at: _Optional[int] = ...) -> None: ...
 
 class ApproveActionRequest(_message.Message):
     __slots__ = ("approval_id", "approved", "reason")
@@ -804,6 +830,118 @@ class ApproveActionResponse(_message.Message):
     OK_FIELD_NUMBER: _ClassVar[int]
     ok: bool
     def __init__(self, ok: _Optional[bool] = ...) -> None: ...
+
+class ListApprovalsRequest(_message.Message):
+    __slots__ = ("all",)
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    all: bool
+    def __init__(self, all: _Optional[bool] = ...) -> None: ...
+
+class Approval(_message.Message):
+    __slots__ = ("approval_id", "session_id", "action", "status", "asked_by", "decided_by", "reason", "asked_at", "expires_at", "decided_at", "owner")
+    APPROVAL_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    ASKED_BY_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_AT_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    approval_id: str
+    session_id: str
+    action: str
+    status: str
+    asked_by: str
+    decided_by: str
+    reason: str
+    asked_at: int
+    expires_at: int
+    decided_at: int
+    owner: str
+    def __init__(self, approval_id: _Optional[str] = ..., session_id: _Optional[str] = ..., action: _Optional[str] = ..., status: _Optional[str] = ..., asked_by: _Optional[str] = ..., decided_by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[int] = ..., expires_at: _Optional[int] = ..., decided_at: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
+
+class ListApprovalsResponse(_message.Message):
+    __slots__ = ("approvals",)
+    APPROVALS_FIELD_NUMBER: _ClassVar[int]
+    approvals: _containers.RepeatedCompositeFieldContainer[Approval]
+    def __init__(self, approvals: _Optional[_Iterable[_Union[Approval, _Mapping]]] = ...) -> None: ...
+
+class CreateApiKeyRequest(_message.Message):
+    __slots__ = ("name", "ttl_s", "role", "owner")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TTL_S_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    ttl_s: float
+    role: str
+    owner: str
+    def __init__(self, name: _Optional[str] = ..., ttl_s: _Optional[float] = ..., role: _Optional[str] = ..., owner: _Optional[str] = ...) -> None: ...
+
+class ApiKey(_message.Message):
+    __slots__ = ("name", "role", "owner", "created_at", "expires_at", "expired")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: str
+    owner: str
+    created_at: int
+    expires_at: int
+    expired: bool
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., owner: _Optional[str] = ..., created_at: _Optional[int] = ..., expires_at: _Optional[int] = ..., expired: _Optional[bool] = ...) -> None: ...
+
+class CreateApiKeyResponse(_message.Message):
+    __slots__ = ("info", "key")
+    INFO_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    info: ApiKey
+    key: str
+    def __init__(self, info: _Optional[_Union[ApiKey, _Mapping]] = ..., key: _Optional[str] = ...) -> None: ...
+
+class ListApiKeysRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListApiKeysResponse(_message.Message):
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedCompositeFieldContainer[ApiKey]
+    def __init__(self, keys: _Optional[_Iterable[_Union[ApiKey, _Mapping]]] = ...) -> None: ...
+
+class DeleteApiKeyRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DeleteApiKeyResponse(_message.Message):
+    __slots__ = ("ok",)
+    OK_FIELD_NUMBER: _ClassVar[int]
+    ok: bool
+    def __init__(self, ok: _Optional[bool] = ...) -> None: ...
+
+class WhoAmIRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WhoAmIResponse(_message.Message):
+    __slots__ = ("owner", "identity", "role", "via")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    VIA_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    identity: str
+    role: str
+    via: str
+    def __init__(self, owner: _Optional[str] = ..., identity: _Optional[str] = ..., role: _Optional[str] = ..., via: _Optional[str] = ...) -> None: ...
 
 class LoginRequest(_message.Message):
     __slots__ = ("csr", "device_name", "client_version")

@@ -336,6 +336,36 @@ class SandboxStub:
             request_serializer=pb.DeleteWorkspaceRequest.SerializeToString,
             response_deserializer=pb.DeleteWorkspaceResponse.FromString,
         )
+        self.ListApprovals: aio.UnaryUnaryMultiCallable[pb.ListApprovalsRequest, pb.ListApprovalsResponse]
+        self.ListApprovals = channel.unary_unary(
+            "/sandbox.v1.SandboxService/ListApprovals",
+            request_serializer=pb.ListApprovalsRequest.SerializeToString,
+            response_deserializer=pb.ListApprovalsResponse.FromString,
+        )
+        self.CreateApiKey: aio.UnaryUnaryMultiCallable[pb.CreateApiKeyRequest, pb.CreateApiKeyResponse]
+        self.CreateApiKey = channel.unary_unary(
+            "/sandbox.v1.SandboxService/CreateApiKey",
+            request_serializer=pb.CreateApiKeyRequest.SerializeToString,
+            response_deserializer=pb.CreateApiKeyResponse.FromString,
+        )
+        self.ListApiKeys: aio.UnaryUnaryMultiCallable[pb.ListApiKeysRequest, pb.ListApiKeysResponse]
+        self.ListApiKeys = channel.unary_unary(
+            "/sandbox.v1.SandboxService/ListApiKeys",
+            request_serializer=pb.ListApiKeysRequest.SerializeToString,
+            response_deserializer=pb.ListApiKeysResponse.FromString,
+        )
+        self.DeleteApiKey: aio.UnaryUnaryMultiCallable[pb.DeleteApiKeyRequest, pb.DeleteApiKeyResponse]
+        self.DeleteApiKey = channel.unary_unary(
+            "/sandbox.v1.SandboxService/DeleteApiKey",
+            request_serializer=pb.DeleteApiKeyRequest.SerializeToString,
+            response_deserializer=pb.DeleteApiKeyResponse.FromString,
+        )
+        self.WhoAmI: aio.UnaryUnaryMultiCallable[pb.WhoAmIRequest, pb.WhoAmIResponse]
+        self.WhoAmI = channel.unary_unary(
+            "/sandbox.v1.SandboxService/WhoAmI",
+            request_serializer=pb.WhoAmIRequest.SerializeToString,
+            response_deserializer=pb.WhoAmIResponse.FromString,
+        )
         self.ServerStatus: aio.UnaryUnaryMultiCallable[pb.ServerStatusRequest, pb.ServerStatusResponse]
         self.ServerStatus = channel.unary_unary(
             "/sandbox.v1.SandboxService/ServerStatus",

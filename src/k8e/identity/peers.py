@@ -1,4 +1,4 @@
-"""Callers → owners.
+"""Connections → callers.
 
 `Identifier` is the seam: certificates and keys become further implementations beside the kernel's word.
 """
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import unquote
 
+from k8e.identity.callers import Caller, local_caller
 from k8e.identity.sockdiag import SocketTable
-from k8e.model import OwnerId
 
-__all__ = ["Identifier", "LoopbackIdentifier", "Peer", "uid_owner"]
+__all__ = ["Identifier", "LoopbackIdentifier", "Peer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,9 @@ class Peer:
 
 
 class Identifier(Protocol):
-    def identify(self, peer: Peer) -> OwnerId | None:
-        """The owner behind a connection, or None for a stranger."""
+    def identify(self, peer: Peer) -> Caller | None:
+        """Who is behind a connection, or None for a stranger."""
         ...
-
-
-def uid_owner(uid: int) -> OwnerId:
-    """The owner that a local user is."""
-    return OwnerId(f"uid:{uid}")
 
 
 class LoopbackIdentifier:
@@ -51,16 +46,17 @@ class LoopbackIdentifier:
     stand in two connections at once, one of them somebody else's.
     """
 
-    def __init__(self, host: str, port: int, sockets: SocketTable) -> None:
+    def __init__(self, host: str, port: int, sockets: SocketTable, *, operator: int) -> None:
         self._host = host
         self._port = port
         self._sockets = sockets
+        self._operator = operator
 
-    def identify(self, peer: Peer) -> OwnerId | None:
+    def identify(self, peer: Peer) -> Caller | None:
         if not (is_loopback(peer.host) and is_loopback(self._host)):
             return None
         uid = self._sockets.uid_of(source=(peer.host, peer.port), target=(self._host, self._port))
-        return None if uid is None else uid_owner(uid)
+        return None if uid is None else local_caller(uid, operator=self._operator, via="loopback")
 
 
 def is_loopback(host: str) -> bool:

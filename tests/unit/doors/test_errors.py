@@ -7,7 +7,7 @@ import pytest
 
 from k8e import errors
 from k8e.client import errors as seen
-from k8e.doors.grpc.errors import TABLE, answer_for, single
+from k8e.doors.service.errors import TABLE, answer_for, single
 
 CASES = [
     (errors.InvalidSpec("bad", field="env"), seen.InvalidRequest),
@@ -27,7 +27,7 @@ def test_an_error_is_rebuilt_as_the_class_with_the_same_remedy(
     error: errors.K8eError, kind: type[seen.SandboxError]
 ) -> None:
     code, text, trailing = answer_for(error)
-    rebuilt = seen.rebuilt(code.name, dict(trailing)["k8e-error"], text)
+    rebuilt = seen.rebuilt(code, dict(trailing)["k8e-error"], text)
     assert type(rebuilt) is kind
     assert str(rebuilt) == str(error)
 
@@ -45,8 +45,12 @@ def test_an_unknown_code_is_the_root_class() -> None:
     assert type(seen.rebuilt("CANCELLED", "", "x")) is seen.SandboxError
 
 
+def test_every_code_is_one_of_grpcs() -> None:
+    assert {code for code, _ in TABLE.values()} <= {code.name for code in grpc.StatusCode}
+
+
 def test_only_a_lost_sandbox_makes_clients_throw_their_session_away() -> None:
-    gone = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION}
+    gone = {"UNAVAILABLE", "FAILED_PRECONDITION"}
     assert [kind for kind, (code, _) in TABLE.items() if code in gone] == [errors.SandboxLost]
 
 

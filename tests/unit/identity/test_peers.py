@@ -19,7 +19,7 @@ from grpc import aio
 from k8e._proto import sandbox_pb2 as pb
 from k8e._proto.stub import SandboxStub
 from k8e.client.transport import open_channel
-from k8e.identity import LoopbackIdentifier, Peer, uid_owner
+from k8e.identity import LoopbackIdentifier, Peer, local_caller, uid_owner
 from k8e.identity.sockdiag import SocketTable
 from tests.support.door import open_door
 
@@ -110,9 +110,11 @@ def test_no_one_is_known_behind_an_address_that_is_not_loopback(table: SocketTab
         with client, served:
             source, target = ends(client)
             peer = Peer(*source)
-            assert LoopbackIdentifier(*target, table).identify(peer) == uid_owner(os.geteuid())
-            assert LoopbackIdentifier(host, target[1], table).identify(peer) is None
-            assert LoopbackIdentifier(*target, table).identify(Peer("192.0.2.1", source[1])) is None
+            assert LoopbackIdentifier(*target, table, operator=os.geteuid()).identify(peer) == local_caller(
+                os.geteuid(), operator=os.geteuid(), via="loopback"
+            )
+            assert LoopbackIdentifier(host, target[1], table, operator=0).identify(peer) is None
+            assert LoopbackIdentifier(*target, table, operator=0).identify(Peer("192.0.2.1", source[1])) is None
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """The gRPC door: `sandbox.v1` over TLS."""
 
-from k8e.doors.grpc.serving import Door, ServerFacts, serve
+from k8e.doors.grpc.serving import Address, serve
 
-__all__ = ["Door", "ServerFacts", "serve"]
+__all__ = ["Address", "serve"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine, RunView
-from k8e.doors.grpc import fields
-from k8e.doors.grpc.call import Call
-from k8e.doors.grpc.execs import exit_message, offsets, output_message
-from k8e.doors.grpc.fields import MESSAGE_BYTES
-from k8e.doors.grpc.network import denial_messages
-from k8e.doors.grpc.sessions import shown
+from k8e.doors.service import fields
+from k8e.doors.service.call import Call
+from k8e.doors.service.execs import exit_message, offsets, output_message
+from k8e.doors.service.fields import MESSAGE_BYTES
+from k8e.doors.service.network import denial_messages
+from k8e.doors.service.sessions import shown
 from k8e.model import Outcome
 
 __all__ = ["RunRpcs"]

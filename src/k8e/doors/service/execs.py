@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Mapping
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine, ExecStream, Output, RunView
-from k8e.doors.grpc import fields
-from k8e.doors.grpc.call import Call
-from k8e.doors.grpc.network import denial_messages
-from k8e.doors.grpc.sessions import shown
+from k8e.doors.service import fields
+from k8e.doors.service.call import Call
+from k8e.doors.service.network import denial_messages
+from k8e.doors.service.sessions import shown
 from k8e.errors import InvalidSpec
 from k8e.model import Argv, Code, Command, Denial, ExecResult, Outcome, Shell
 

@@ -6,8 +6,8 @@ import signal as signals
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine
-from k8e.doors.grpc import fields
-from k8e.doors.grpc.call import Call
+from k8e.doors.service import fields
+from k8e.doors.service.call import Call
 from k8e.errors import InvalidSpec
 from k8e.model import Outcome, TerminalSize
 

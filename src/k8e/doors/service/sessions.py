@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine, SessionView
-from k8e.doors.grpc import fields, secrets
-from k8e.doors.grpc.call import Call
+from k8e.doors.service import fields, secrets
+from k8e.doors.service.call import Call
 from k8e.errors import NotFound
 from k8e.model import Limits, SessionSpec
 

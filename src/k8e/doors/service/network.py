@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine
-from k8e.doors.grpc import fields
-from k8e.doors.grpc.call import Call
+from k8e.doors.service import fields
+from k8e.doors.service.call import Call
 from k8e.model import Decision, Denial, SessionId
 
 __all__ = ["NetworkRpcs", "denial_messages"]

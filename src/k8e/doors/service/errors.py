@@ -1,12 +1,10 @@
-"""Errors of ours ↔ gRPC status: one table, with a word beside the code where one code serves two errors.
+"""Errors of ours ↔ status codes: one table, with a word beside the code where one code serves two errors.
 
-The word travels in the trailing metadata `k8e-error`; a client looks it up in a fixed table and never imports
-anything by it.
+The codes are gRPC's, by name, which the Connect protocol shares. The word travels beside them as `k8e-error`; a client
+looks it up in a fixed table and never imports anything by it.
 """
 
 from __future__ import annotations
-
-import grpc
 
 from k8e import errors
 
@@ -17,20 +15,20 @@ RETRY_KEY = "k8e-retry-after-s"
 
 # FAILED_PRECONDITION and UNAVAILABLE make clients throw their session away and create another, so only a session
 # that is really lost may answer with one of them.
-TABLE: dict[type[errors.K8eError], tuple[grpc.StatusCode, str]] = {
-    errors.InvalidSpec: (grpc.StatusCode.INVALID_ARGUMENT, "invalid"),
-    errors.NotFound: (grpc.StatusCode.NOT_FOUND, "not_found"),
-    errors.Conflict: (grpc.StatusCode.ABORTED, "conflict"),
-    errors.Denied: (grpc.StatusCode.PERMISSION_DENIED, "denied"),
-    errors.Exhausted: (grpc.StatusCode.RESOURCE_EXHAUSTED, "exhausted"),
-    errors.HostUnsupported: (grpc.StatusCode.UNIMPLEMENTED, "unsupported"),
-    errors.SandboxLost: (grpc.StatusCode.UNAVAILABLE, "sandbox_lost"),
-    errors.SandboxFailed: (grpc.StatusCode.INTERNAL, "sandbox_failed"),
-    errors.StoreFailed: (grpc.StatusCode.INTERNAL, "store_failed"),
-    errors.K8eError: (grpc.StatusCode.INTERNAL, "internal"),
+TABLE: dict[type[errors.K8eError], tuple[str, str]] = {
+    errors.InvalidSpec: ("INVALID_ARGUMENT", "invalid"),
+    errors.NotFound: ("NOT_FOUND", "not_found"),
+    errors.Conflict: ("ABORTED", "conflict"),
+    errors.Denied: ("PERMISSION_DENIED", "denied"),
+    errors.Exhausted: ("RESOURCE_EXHAUSTED", "exhausted"),
+    errors.HostUnsupported: ("UNIMPLEMENTED", "unsupported"),
+    errors.SandboxLost: ("UNAVAILABLE", "sandbox_lost"),
+    errors.SandboxFailed: ("INTERNAL", "sandbox_failed"),
+    errors.StoreFailed: ("INTERNAL", "store_failed"),
+    errors.K8eError: ("INTERNAL", "internal"),
 }
 
-Answer = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
+Answer = tuple[str, str, tuple[tuple[str, str], ...]]
 
 
 def answer_for(error: errors.K8eError) -> Answer:

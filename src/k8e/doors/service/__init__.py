@@ -1,0 +1,6 @@
+"""The service itself, between the doors and the engine: messages ↔ values, for every protocol alike."""
+
+from k8e.doors.service.server import ServerFacts
+from k8e.doors.service.service import SERVICE, Service
+
+__all__ = ["SERVICE", "ServerFacts", "Service"]

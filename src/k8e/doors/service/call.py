@@ -1,0 +1,31 @@
+"""One call as a handler sees it, whichever door it came through: who asks, how to answer in pieces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from k8e.identity.callers import Caller
+from k8e.model import OwnerId
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+__all__ = ["Call"]
+
+
+class Call(Protocol):
+    @property
+    def caller(self) -> Caller: ...
+
+    @property
+    def owner(self) -> OwnerId:
+        """Whose things this call is about: the caller's own, or those of whom an administrator speaks for."""
+        ...
+
+    async def write(self, message: Message) -> None:
+        """Send one message of a stream; waits while the reader is slow."""
+        ...
+
+    def trail(self, **metadata: str | int | bool) -> None:
+        """Add `k8e-…` entries to what follows the last message."""
+        ...

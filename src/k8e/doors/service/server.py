@@ -1,0 +1,83 @@
+"""What the server tells about itself, and how it is told to stop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from k8e._proto import sandbox_pb2 as pb
+from k8e.doors.engine import EgressCounts, Engine, PoolStatus
+from k8e.doors.service.call import Call
+from k8e.errors import Denied
+from k8e.model import OwnerId, Template
+
+__all__ = ["ServerFacts", "ServerRpcs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """What the server says about itself, and how it is told to stop."""
+
+    pid: int
+    data_dir: str
+    version: str
+    doors: Callable[[], Mapping[str, str]]
+    operator: OwnerId
+    """The only identity that may stop the server."""
+    stop: Callable[[bool], None]
+
+
+class ServerRpcs:
+    def __init__(self, engine: Engine, facts: ServerFacts) -> None:
+        self._engine = engine
+        self._facts = facts
+
+    async def ServerStatus(self, call: Call, request: pb.ServerStatusRequest) -> pb.ServerStatusResponse:
+        status = self._engine.status()
+        runtimes = [
+            pb.RuntimeStatus(name=name, available=each.available, detail=each.detail)
+            for name, each in status.runtimes.items()
+        ]
+        return pb.ServerStatusResponse(
+            pid=self._facts.pid,
+            data_dir=self._facts.data_dir,
+            doors=self._facts.doors(),
+            runtimes=runtimes,
+            pool_json=json.dumps([pool_entry(*each) for each in status.pool.items()]),
+            sessions=status.sessions,
+            version=self._facts.version,
+            egress_json=json.dumps(egress_entry(status.egress)),
+        )
+
+    async def StopServer(self, call: Call, request: pb.StopServerRequest) -> pb.StopServerResponse:
+        if call.owner != self._facts.operator:
+            raise Denied("only the user that runs the server may stop it")
+        self._facts.stop(request.destroy)
+        return pb.StopServerResponse(ok=True)
+
+
+def pool_entry(template: Template, status: PoolStatus) -> dict[str, str | int]:
+    """One line of the pool for people and programs."""
+    return {
+        "runtime": template.runtime,
+        "image": template.image,
+        "memory_bytes": template.memory_bytes,
+        "ready": status.ready,
+        "building": status.building,
+        "target": status.target,
+        "warm_claims": status.warm_claims,
+        "cold_claims": status.cold_claims,
+    }
+
+
+def egress_entry(counts: EgressCounts) -> dict[str, int]:
+    """What the network decided, in numbers."""
+    return {
+        "allowed": counts.allowed,
+        "denied": counts.denied,
+        "closed": counts.closed,
+        "bytes_sent": counts.bytes_sent,
+        "bytes_received": counts.bytes_received,
+        "unclaimed": counts.unclaimed,
+    }

@@ -1,0 +1,84 @@
+"""The service: every RPC of the descriptor has its method here, whatever protocol carries it.
+
+A door brings a call and a request; it gets an answer, or an error of ours and never a stack.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from google.protobuf.descriptor import MethodDescriptor
+
+from k8e._proto import sandbox_pb2 as pb
+from k8e.doors.engine import Engine
+from k8e.doors.service.call import Call
+from k8e.doors.service.errors import single
+from k8e.doors.service.execs import ExecRpcs
+from k8e.doors.service.files import FileRpcs
+from k8e.doors.service.network import NetworkRpcs
+from k8e.doors.service.runs import RunRpcs
+from k8e.doors.service.secrets import SecretRpcs
+from k8e.doors.service.server import ServerFacts, ServerRpcs
+from k8e.doors.service.sessions import SessionRpcs
+from k8e.doors.service.terminals import TerminalRpcs
+from k8e.errors import HostUnsupported, K8eError, SandboxFailed
+from k8e.model import SessionSpec
+
+__all__ = ["SERVICE", "Service"]
+
+_log = logging.getLogger(__name__)
+
+SERVICE = pb.DESCRIPTOR.services_by_name["SandboxService"]
+
+Method = Callable[[Call, Any], Awaitable[Any]]
+
+
+class Service:
+    """All RPCs over one engine; an RPC that no room serves is refused with a clear text."""
+
+    def __init__(self, engine: Engine, *, defaults: SessionSpec, facts: ServerFacts) -> None:
+        rooms = (
+            SessionRpcs(engine, defaults),
+            ExecRpcs(engine),
+            RunRpcs(engine),
+            FileRpcs(engine),
+            TerminalRpcs(engine),
+            SecretRpcs(engine),
+            NetworkRpcs(engine),
+            ServerRpcs(engine, facts),
+        )
+        self._methods = {method.name: _method(rooms, method) for method in SERVICE.methods}
+
+    async def answer(self, name: str, call: Call, request: Any) -> Any:
+        """Serve one call; `request` is a message, or an iterator of them where the caller streams.
+
+        Raises: K8eError.
+        """
+        try:
+            return await self._methods[name](call, request)
+        except Exception as error:
+            raise _known(name, single(error)) from error
+
+
+def _method(rooms: tuple[object, ...], method: MethodDescriptor) -> Method:
+    found = next((found for room in rooms if (found := getattr(room, method.name, None))), None)
+    return found or _unserved(method.name)
+
+
+def _unserved(name: str) -> Method:
+    async def refuse(call: Call, request: object) -> None:
+        raise HostUnsupported(f"{name} is not served by this server yet")
+
+    return refuse
+
+
+def _known(name: str, error: BaseException) -> K8eError:
+    """Errors of ours as they are; a bug is logged once, here, and its text stays with us."""
+    if isinstance(error, K8eError):
+        return error
+    if not isinstance(error, Exception):
+        raise error
+    _log.error("call failed unexpectedly", exc_info=error, extra={"rpc": name})
+    return SandboxFailed("internal error", type(error).__name__)
