@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from k8e.client.light.places import SYSTEM_DATA_DIR, data_dirs, doors, own_data_dir
+
 __all__ = ["DEFAULT_ENDPOINT", "SYSTEM_DATA_DIR", "Target", "data_dirs", "discover", "own_data_dir"]
 
 DEFAULT_ENDPOINT = "127.0.0.1:50051"
-SYSTEM_DATA_DIR = Path("/var/lib/k8e")
 KUBECONFIG = Path("/etc/k8e/k8e.yaml")
 CA_FILES = ("sandbox-ca.crt", "serving-kube-apiserver.crt")
 
@@ -62,22 +62,6 @@ def discover(endpoint: str | None = None, environ: Mapping[str, str] | None = No
     )
 
 
-def own_data_dir(environ: Mapping[str, str]) -> Path:
-    """Where a server of this user keeps its data."""
-    if named := environ.get("K8E_DATA_DIR"):
-        return Path(named)
-    # Windows has no geteuid and no server of ours.
-    if getattr(os, "geteuid", lambda: -1)() == 0:
-        return SYSTEM_DATA_DIR
-    return Path(environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "k8e"
-
-
-def data_dirs(environ: Mapping[str, str]) -> list[Path]:
-    """Where a server of this machine may be found, own first."""
-    own = own_data_dir(environ)
-    return [own] if environ.get("K8E_DATA_DIR") else list(dict.fromkeys([own, SYSTEM_DATA_DIR]))
-
-
 def _endpoint(given: str | None, env: Mapping[str, str]) -> tuple[str, str, Path | None]:
     if given:
         return _address(given), "the argument", None
@@ -94,11 +78,7 @@ def _address(text: str) -> str:
 
 
 def _local_door(directory: Path) -> str:
-    try:
-        doors = json.loads((directory / "server" / "server.json").read_text())["doors"]
-        return _address(str(doors["grpc"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    return _address(doors(directory).get("grpc", ""))
 
 
 def _roots(directories: list[Path]) -> tuple[bytes | None, str]:

@@ -1,0 +1,131 @@
+"""The seam between commands and transports: requests and answers as JSON, by the names of the proto file.
+
+Bytes travel as base64 text, whole numbers of 64 bits as text, and what has its default may be left out: `Answer`
+reads all of that. A transport raises the errors of `k8e.client.errors` and nothing else.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from k8e.client.errors import SandboxError, ServerFailed, rebuilt
+
+__all__ = [
+    "CREATE_S",
+    "MARGIN_S",
+    "QUICK_S",
+    "Answer",
+    "Calls",
+    "Request",
+    "deadline",
+    "encoded",
+    "exact",
+    "only",
+    "refusal",
+]
+
+QUICK_S = 60.0
+"""For calls that only look or change something small."""
+CREATE_S = 300.0
+"""A cold start in a long queue; a warm one takes milliseconds."""
+MARGIN_S = 15.0
+"""What a call may take beyond the command's own time."""
+
+Request = Mapping[str, object]
+
+
+class Answer:
+    """One message from the server; a field that it left out has its default."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        self._fields = fields
+
+    def has(self, name: str) -> bool:
+        return name in self._fields
+
+    def text(self, name: str) -> str:
+        return str(self._fields.get(name, ""))
+
+    def number(self, name: str) -> int:
+        return int(str(self._fields.get(name, 0)))
+
+    def decimal(self, name: str) -> float:
+        return float(str(self._fields.get(name, 0.0)))
+
+    def flag(self, name: str) -> bool:
+        return self._fields.get(name, False) is True
+
+    def data(self, name: str) -> bytes:
+        return binascii.a2b_base64(self.text(name))
+
+    def texts(self, name: str) -> list[str]:
+        return [str(each) for each in self._list(name)]
+
+    def one(self, name: str) -> Answer:
+        found = self._fields.get(name)
+        return Answer(found if isinstance(found, dict) else {})
+
+    def each(self, name: str) -> list[Answer]:
+        return [Answer(each) for each in self._list(name) if isinstance(each, dict)]
+
+    def pairs(self, name: str) -> dict[str, str]:
+        found = self._fields.get(name)
+        return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+    def _list(self, name: str) -> list[object]:
+        found = self._fields.get(name)
+        return found if isinstance(found, list) else []
+
+
+class Calls(Protocol):
+    """One server, reached in one way."""
+
+    def unary(self, rpc: str, request: Request, *, timeout_s: float | None = QUICK_S) -> Answer:
+        """One question, one answer."""
+
+    def stream(
+        self, rpc: str, requests: Sequence[Request] | Iterator[Request], *, timeout_s: float | None = None
+    ) -> Iterator[Answer]:
+        """Send the requests, yield the answers; closing the iterator cancels the call and what it started.
+
+        An iterator of requests is read as the server takes them, and left as soon as it answers.
+        """
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+def only(answers: Iterator[Answer]) -> Answer:
+    """The one answer to a stream of requests."""
+    found = next(answers, None)
+    if found is None:
+        raise ServerFailed("the server ended the call without an answer")
+    for _ in answers:
+        pass  # to the end, where an error would stand
+    return found
+
+
+def deadline(timeout_s: float) -> float | None:
+    """How long to wait for a command that may take `timeout_s`; without a limit for one without."""
+    return timeout_s + MARGIN_S if timeout_s > 0 else None
+
+
+def encoded(data: str | bytes) -> str:
+    """Bytes, or text that stands for bytes, as a request carries them."""
+    raw = data if isinstance(data, bytes) else data.encode("utf-8", "surrogateescape")
+    return binascii.b2a_base64(raw, newline=False).decode("ascii")
+
+
+def exact(answer: Answer, name: str) -> str:
+    """Text beside which the exact bytes stand where it had to replace some."""
+    raw = answer.data(f"{name}_bytes")
+    return raw.decode("utf-8", "surrogateescape") if raw else answer.text(name)
+
+
+def refusal(code: str, word: str, text: str, retry_after_s: str) -> SandboxError:
+    """The error that the server's words stand for."""
+    return rebuilt(code.upper(), word, text, float(retry_after_s) if retry_after_s else None)

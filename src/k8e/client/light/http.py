@@ -1,0 +1,139 @@
+"""One HTTP/1.1 exchange over a connected socket, and the five-byte envelopes of Connect's streams.
+
+Written out because the standard library's client costs more to import than a whole call here takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import BinaryIO, Self
+
+__all__ = ["Exchange", "LostConnectionError", "envelope"]
+
+LINE = 64 * 1024
+HEADERS = 256
+ENVELOPE_BYTES = 256 * 1024 * 1024
+"""More than the largest message becomes in JSON."""
+PREFIX = 5
+
+
+class LostConnectionError(Exception):
+    """The other side went away, or does not speak HTTP."""
+
+
+def envelope(body: bytes, flags: int = 0) -> bytes:
+    return bytes([flags]) + len(body).to_bytes(4, "big") + body
+
+
+class Exchange:
+    """A request and its answer; leaving the block closes the connection."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._file: BinaryIO = connection.makefile("rb")
+        self._answer: Mapping[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._connection.close()
+
+    def send_head(self, path: str, headers: Mapping[str, str], body: bytes | None) -> None:
+        """Begin the request; None as its body says that pieces will follow."""
+        length = "transfer-encoding: chunked" if body is None else f"content-length: {len(body)}"
+        lines = [f"POST {path} HTTP/1.1", "host: k8e", length, *(f"{key}: {value}" for key, value in headers.items())]
+        head = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
+        self._send(head + (body or b""))
+
+    def send_pieces(self, pieces: Iterable[bytes]) -> None:
+        """Send until the pieces end or the server answers: then it has heard enough."""
+        for piece in pieces:
+            if not self._send_unanswered(b"%x\r\n%s\r\n" % (len(piece), piece)):
+                return
+        self._send_unanswered(b"0\r\n\r\n")
+
+    def receive_head(self) -> tuple[int, Mapping[str, str]]:
+        try:
+            status = int(self._line().split(b" ", 2)[1])
+        except (ValueError, IndexError) as error:
+            raise LostConnectionError("what answers there does not speak HTTP") from error
+        self._answer = dict(self._headers())
+        return status, self._answer
+
+    def receive_all(self) -> bytes:
+        return b"".join(self._body())
+
+    def receive_envelopes(self) -> Iterator[tuple[int, bytes]]:
+        held = bytearray()
+        for piece in self._body():
+            held += piece
+            while len(held) >= PREFIX:
+                size = int.from_bytes(held[1:PREFIX], "big")
+                if size > ENVELOPE_BYTES:
+                    raise LostConnectionError(f"a message of {size} bytes was announced")
+                if len(held) < PREFIX + size:
+                    break
+                flags, body = held[0], bytes(held[PREFIX : PREFIX + size])
+                del held[: PREFIX + size]
+                yield flags, body
+
+    def _send(self, data: bytes) -> None:
+        # It may have answered before it stopped listening; if not, reading tells.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._connection.sendall(data)
+
+    def _send_unanswered(self, data: bytes) -> bool:
+        left = memoryview(data)
+        while left:
+            readable, writable, _ = select.select(
+                [self._connection], [self._connection], [], self._connection.gettimeout()
+            )
+            if readable:
+                return False
+            if not writable:
+                raise TimeoutError
+            try:
+                left = left[self._connection.send(left, socket.MSG_DONTWAIT) :]
+            except (BrokenPipeError, ConnectionResetError):
+                return False
+        return True
+
+    def _line(self) -> bytes:
+        line = self._file.readline(LINE)
+        if not line.endswith(b"\n"):
+            raise LostConnectionError("the connection was closed")
+        return line.rstrip(b"\r\n")
+
+    def _headers(self) -> Iterator[tuple[str, str]]:
+        for _ in range(HEADERS):
+            if not (line := self._line()):
+                return
+            key, _, value = line.decode("latin-1").partition(":")
+            yield key.lower(), value.strip()
+        raise LostConnectionError("too many headers were sent")
+
+    def _body(self) -> Iterator[bytes]:
+        if self._answer.get("transfer-encoding", "").lower() == "chunked":
+            yield from self._chunks()
+        elif length := int(self._answer.get("content-length", "0")):
+            yield self._exactly(length)
+
+    def _chunks(self) -> Iterator[bytes]:
+        while size := int(self._line().partition(b";")[0], 16):
+            yield self._exactly(size)
+            self._line()
+        self._line()
+
+    def _exactly(self, size: int) -> bytes:
+        data = self._file.read(size)
+        if len(data) < size:
+            raise LostConnectionError("the connection was closed")
+        return data

@@ -1,0 +1,141 @@
+"""Servers that a user has named: `profiles.yaml`, `config.json` and the certificates beside them.
+
+Everything lies in `$K8E_SANDBOX_CERT_DIR` or `~/.k8e/sandbox`, where other clients of k8e look, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from k8e.client.errors import InvalidRequest
+
+__all__ = ["Book", "Connection", "Profile", "config_path", "connection", "home", "load", "read_config", "save", "write"]
+
+
+class Profile(NamedTuple):
+    endpoint: str
+    cert_dir: str = ""
+    device_name: str = ""
+
+
+class Book(NamedTuple):
+    """All profiles, and the one that is used when none is named."""
+
+    current: str
+    profiles: Mapping[str, Profile]
+
+
+class Connection(NamedTuple):
+    """Where to connect; without an endpoint, to this machine's own server."""
+
+    endpoint: str
+    found: str
+    """How the endpoint was chosen, for people."""
+    cert_dir: Path
+    device_name: str = ""
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("K8E_SANDBOX_CERT_DIR") or Path.home() / ".k8e" / "sandbox")
+
+
+def connection(endpoint: str, profile: str, environ: Mapping[str, str]) -> Connection:
+    """The argument, the environment, the chosen profile, `config.json`, in this order. Raises: InvalidRequest."""
+    named = profile or environ.get("K8E_SANDBOX_PROFILE", "")
+    name, chosen = _chosen(named, environ)
+    cert_dir = home(environ)
+    if chosen.cert_dir and not environ.get("K8E_SANDBOX_CERT_DIR"):
+        cert_dir = Path(chosen.cert_dir).expanduser()
+    for address, found in (
+        (endpoint, "the argument"),
+        (environ.get("K8E_SANDBOX_ENDPOINT", ""), "K8E_SANDBOX_ENDPOINT"),
+        (chosen.endpoint, f"profile {name}"),
+        ("" if name else read_config(environ).get("endpoint", ""), str(config_path(environ))),
+    ):
+        if address:
+            return Connection(_address(address), found, cert_dir, chosen.device_name)
+    return Connection("", "this machine", cert_dir, chosen.device_name)
+
+
+def _chosen(named: str, environ: Mapping[str, str]) -> tuple[str, Profile]:
+    book = load(environ)
+    if named and named not in book.profiles:
+        known = ", ".join(sorted(book.profiles)) or "none"
+        raise InvalidRequest(f"profile: {named!r} is not in {profiles_path(environ)} (known: {known})")
+    name = named or book.current or "default"
+    return (name, book.profiles[name]) if name in book.profiles else ("", Profile(""))
+
+
+def _address(text: str) -> str:
+    return text.partition("://")[2].rstrip("/") if "://" in text else text
+
+
+def profiles_path(environ: Mapping[str, str]) -> Path:
+    named = environ.get("K8E_SANDBOX_CONFIG")
+    return Path(named) if named else home(environ) / "profiles.yaml"
+
+
+def config_path(environ: Mapping[str, str]) -> Path:
+    return home(environ) / "config.json"
+
+
+def load(environ: Mapping[str, str]) -> Book:
+    """The profiles. Raises: InvalidRequest when the file is no such thing."""
+    path = profiles_path(environ)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Book("", {})
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"{path}: {error}") from error
+    import yaml  # costs more than all the rest here, and few have profiles
+
+    try:
+        found = yaml.safe_load(text) or {}
+        profiles = {str(name): _profile(fields) for name, fields in (found.get("profiles") or {}).items()}
+        return Book(str(found.get("current_profile") or ""), profiles)
+    except (yaml.YAMLError, AttributeError, TypeError) as error:
+        raise InvalidRequest(f"{path} is not a file of profiles: {error}") from error
+
+
+def _profile(fields: Mapping[str, object]) -> Profile:
+    return Profile(*(str(fields.get(name) or "") for name in Profile._fields))
+
+
+def save(book: Book, environ: Mapping[str, str]) -> None:
+    import yaml
+
+    kept = {
+        name: {key: value for key, value in profile._asdict().items() if value}
+        for name, profile in book.profiles.items()
+    }
+    text = yaml.safe_dump({"version": 1, "current_profile": book.current, "profiles": kept}, sort_keys=True)
+    write(profiles_path(environ), text.encode(), 0o600)
+
+
+def read_config(environ: Mapping[str, str]) -> Mapping[str, str]:
+    path = config_path(environ)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{path}: {error}; mend or remove it") from error
+    if not isinstance(found, dict):
+        raise InvalidRequest(f"{path} is no JSON object; mend or remove it")
+    return {str(key): value for key, value in found.items() if isinstance(value, str)}
+
+
+def write(path: Path, content: bytes, mode: int) -> None:
+    """Write a file that nobody ever sees half, with its mode from the first byte on."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    temporary.replace(path)

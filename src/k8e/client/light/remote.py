@@ -1,0 +1,108 @@
+"""Calls through gRPC and TLS, for servers elsewhere: the library's synchronous half, JSON at our side of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf import json_format
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from k8e._proto import sandbox_pb2
+from k8e.client.discovery import Target
+from k8e.client.errors import InvalidRequest, SandboxError, Unreachable
+from k8e.client.light.calls import QUICK_S, Answer, Request, refusal
+
+__all__ = ["RemoteCalls"]
+
+SERVICE = sandbox_pb2.DESCRIPTOR.services_by_name["SandboxService"]
+MESSAGE_BYTES = 64 * 1024 * 1024
+ERROR_KEY = "k8e-error"
+RETRY_KEY = "k8e-retry-after-s"
+
+
+class RemoteCalls:
+    def __init__(self, target: Target, headers: Mapping[str, str] | None = None) -> None:
+        self._target = target
+        self._metadata = tuple((headers or {}).items())
+        self._channel = _opened(target)
+
+    def unary(self, rpc: str, request: Request, *, timeout_s: float | None = QUICK_S) -> Answer:
+        method = SERVICE.methods_by_name[rpc]
+        call = self._channel.unary_unary(_path(method), _serialized, GetMessageClass(method.output_type).FromString)
+        try:
+            return _answer(call(_message(method, request), timeout=timeout_s, metadata=self._metadata))
+        except grpc.RpcError as error:
+            raise self._refused(error) from error
+
+    def stream(
+        self, rpc: str, requests: Sequence[Request] | Iterator[Request], *, timeout_s: float | None = None
+    ) -> Iterator[Answer]:
+        method = SERVICE.methods_by_name[rpc]
+        messages = (_message(method, each) for each in requests)
+        # What is known beforehand is checked before anything is sent.
+        call = self._begun(method, iter(list(messages)) if isinstance(requests, Sequence) else messages, timeout_s)
+        try:
+            for message in call:
+                yield _answer(message)
+        except grpc.RpcError as error:
+            raise self._refused(error) from error
+        finally:
+            call.cancel()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _begun(self, method: MethodDescriptor, messages: Iterator[Message], timeout_s: float | None) -> Any:
+        """Every kind of method as the one that streams both ways: the bytes on the wire are the same."""
+        make = self._channel.stream_stream(_path(method), _serialized, GetMessageClass(method.output_type).FromString)
+        return make(messages, timeout=timeout_s, metadata=self._metadata)
+
+    def _refused(self, error: object) -> SandboxError:
+        if not isinstance(error, grpc.Call):
+            return SandboxError(str(error))
+        trailing = {key: value for key, value in error.trailing_metadata() or () if isinstance(value, str)}
+        made = refusal(
+            error.code().name, trailing.get(ERROR_KEY, ""), error.details() or "", trailing.get(RETRY_KEY, "")
+        )
+        return Unreachable(self._unreachable(str(made))) if type(made) is Unreachable else made
+
+    def _unreachable(self, detail: str) -> str:
+        return (
+            f"no answer from {self._target.endpoint} (from {self._target.found}; trusting {self._target.trust}): "
+            f"{detail}. Start a server with `k8e server`, or set K8E_SANDBOX_ENDPOINT."
+        )
+
+
+def _path(method: MethodDescriptor) -> str:
+    return f"/{SERVICE.full_name}/{method.name}"
+
+
+def _serialized(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _message(method: MethodDescriptor, request: Request) -> Message:
+    try:
+        return json_format.ParseDict(dict(request), GetMessageClass(method.input_type)())
+    except json_format.ParseError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def _answer(message: Message) -> Answer:
+    return Answer(json_format.MessageToDict(message, preserving_proto_field_name=True))
+
+
+def _opened(target: Target) -> grpc.Channel:
+    credentials = grpc.ssl_channel_credentials(target.roots, target.key, target.certificate)
+    options: list[tuple[str, Any]] = [
+        ("grpc.max_receive_message_length", MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ]
+    if target.is_loopback():
+        # A proxy named in the environment is for the network, never for this machine.
+        options.append(("grpc.enable_http_proxy", 0))
+    return grpc.secure_channel(target.endpoint, credentials, options=options)
