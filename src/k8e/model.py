@@ -14,6 +14,8 @@ from typing import NewType
 __all__ = [
     "GIB",
     "MIB",
+    "ApprovalId",
+    "ApprovalStatus",
     "Argv",
     "Availability",
     "Brokered",
@@ -61,6 +63,7 @@ SandboxId = NewType("SandboxId", str)
 RunId = NewType("RunId", str)
 TerminalId = NewType("TerminalId", str)
 WorkspaceId = NewType("WorkspaceId", str)
+ApprovalId = NewType("ApprovalId", str)
 
 
 class Runtime(StrEnum):
@@ -341,6 +344,15 @@ class ExecResult:
     outcome: Outcome
     truncated: bool = False
     egress_denied: tuple[Denial, ...] = ()
+
+
+class ApprovalStatus(StrEnum):
+    """Where a question to a person stands; only the first can change."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
 
 
 class FileKind(StrEnum):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from k8e.doors.engine import PoolStatus
 from k8e.engine import lists
+from k8e.engine.approvals import Approval
 from k8e.engine.settings import EgressSettings
 from k8e.errors import InvalidSpec, NotFound
 from k8e.model import (
@@ -50,6 +51,7 @@ from k8e.model import (
     TerminalId,
     TerminalSize,
 )
+from tests.support.fake_approvals import FakeApprovals
 from tests.support.fake_network import FakeCounts, FakeNetwork, denials
 from tests.support.fake_secrets import FakeSecrets
 
@@ -254,7 +256,7 @@ class FakeRun:
                 self.changed.notify_all()
 
 
-class FakeEngine(FakeSecrets, FakeNetwork):
+class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
     def __init__(self, root: Path, group: asyncio.TaskGroup) -> None:
         self._root = root
         self._group = group
@@ -340,6 +342,10 @@ class FakeEngine(FakeSecrets, FakeNetwork):
         child = self._add(owner, session.spec, session.directory, parent=parent)
         session.children.append(child.session_id)
         return child
+
+    async def ask_approval(self, owner: OwnerId, asked_by: str, session_id: SessionId, action: str) -> Approval:
+        self._session(owner, session_id)
+        return self.asked_in(owner, session_id, asked_by, action)
 
     # Commands
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from k8e.engine import lists
+from k8e.engine.approvals import Approval, Approvals
 from k8e.engine.commands import KEPT_FOR_A_RETURN, Commands, ask
 from k8e.engine.egress import Egress, EgressCounts
 from k8e.engine.events import EventLog
@@ -82,6 +83,7 @@ class Engine:
         self._events = EventLog(settings.data_dir / "events.sqlite", keep_days=settings.event_days)
         self._workspaces = Workspaces(self._store, substrate)
         self._secrets = Secrets(settings.data_dir / "secrets.sqlite", sealer)
+        self._approvals = Approvals(settings.data_dir / "approvals.sqlite", tasks, quotas, valid_s=settings.approval_s)
         self._egress = Egress(self._events)
         self._sessions = Sessions(
             settings, self._store, self._events, substrate, self._workspaces, self._secrets, self._egress, tasks
@@ -347,6 +349,47 @@ class Engine:
             await self._sessions.renew_secrets(owner, name)
         return deleted
 
+    # Approvals
+
+    async def ask_approval(self, owner: OwnerId, asked_by: str, session_id: str, action: str) -> Approval:
+        """Put a question to whoever may decide for this owner and is not the one that asks."""
+        session = self._sessions.find(owner, session_id)
+        sandbox = session.live_box().id
+        asked = await self._approvals.ask(owner, session.session_id, sandbox, asked_by=asked_by, action=action)
+        self._events.add(
+            owner, session_id, "approval.asked", approval_id=asked.approval_id, action=action, asked_by=asked_by
+        )
+        return asked
+
+    def get_approval(self, owner: OwnerId, approval_id: str) -> Approval:
+        return self._approvals.find(owner, approval_id)
+
+    async def wait_approval(self, owner: OwnerId, approval_id: str, timeout_s: float | None = None) -> Approval:
+        """The question once it is decided or expired; a caller that leaves, leaves it as it is."""
+        return await self._approvals.wait(owner, approval_id, timeout_s=timeout_s)
+
+    async def decide_approval(
+        self, owner: OwnerId, decided_by: str, approval_id: str, approved: bool, reason: str = ""
+    ) -> Approval:
+        before = self._approvals.find(owner, approval_id)
+        decided = await self._approvals.decide(
+            owner, approval_id, decided_by=decided_by, approved=approved, reason=reason
+        )
+        if decided != before:
+            self._events.add(
+                owner,
+                decided.session_id,
+                "approval.decided",
+                approval_id=approval_id,
+                approved=approved,
+                decided_by=decided_by,
+                reason=reason,
+            )
+        return decided
+
+    def list_approvals(self, owner: OwnerId, all: bool = False) -> list[Approval]:
+        return self._approvals.of(owner, finished=all)
+
     def status(self) -> EngineStatus:
         return EngineStatus(
             runtimes=self._runtimes,
@@ -361,6 +404,7 @@ class Engine:
         self._runtimes = await self._substrate.runtimes()
         self._tasks.start(self._egress.listen(self._substrate.decisions()), name="egress decisions")
         await recover(self._store, self._substrate, self._sessions, self._runs, self._terminals)
+        self._approvals.keep_only({session.box.id for session in self._sessions if session.box is not None})
         default = self._settings.default
         if self._runtimes[default.runtime].available:
             self._sessions.pool.keep(default, floor=self._settings.pool.min)
@@ -389,11 +433,14 @@ class Engine:
     def _close(self) -> None:
         self._store.close()
         self._secrets.close()
+        self._approvals.close()
         self._events.close()
 
     def _session_ends(self, session: Session) -> None:
         self._runs.drop(session)
         self._terminals.drop(session)
+        if session.box is not None:
+            self._approvals.end(session.owner, session.box.id)
 
     def _files(self, owner: OwnerId, session_id: str) -> Files:
         session = self._sessions.find(owner, session_id)

@@ -33,6 +33,9 @@ class Quotas:
     runs_per_session: int = 32
     terminals_per_session: int = 32
     execs_per_session: int = 256
+    approvals_per_session: int = 64
+    """Questions that wait for an answer; a person who has more before them reads none."""
+    approvals: int = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,5 +63,7 @@ class EngineSettings:
     egress: EgressSettings = field(default_factory=EgressSettings)
     reap_every_s: float = 1.0
     """How often expired and idle sessions are looked for; the most that a session can outstay its time."""
+    approval_s: float = 300.0
+    """How long a question waits for its answer."""
     event_days: float = 30.0
     """How long events of sessions are kept."""

@@ -13,6 +13,7 @@ from google.protobuf.descriptor import MethodDescriptor
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine
+from k8e.doors.service.approvals import ApprovalRpcs
 from k8e.doors.service.call import Call
 from k8e.doors.service.errors import single
 from k8e.doors.service.execs import ExecRpcs
@@ -47,6 +48,7 @@ class Service:
             TerminalRpcs(engine),
             SecretRpcs(engine),
             NetworkRpcs(engine),
+            ApprovalRpcs(engine),
             ServerRpcs(engine, facts),
         )
         self._methods = {method.name: _method(rooms, method) for method in SERVICE.methods}

@@ -1,0 +1,79 @@
+"""Approvals: an agent asks, somebody else decides. Whoever asked is never the one that decides, whatever its role."""
+
+from __future__ import annotations
+
+from k8e._proto import sandbox_pb2 as pb
+from k8e.doors.engine import ApprovalView, Engine
+from k8e.doors.service import fields
+from k8e.doors.service.call import Call
+from k8e.errors import Conflict, NotFound
+from k8e.model import ApprovalStatus
+
+__all__ = ["ApprovalRpcs"]
+
+TEXT_BYTES = 4096
+
+
+class ApprovalRpcs:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def ConfirmAction(self, call: Call, request: pb.ConfirmActionRequest) -> pb.ConfirmActionResponse:
+        """Without an id: put the question and return at once. With it: wait for the answer."""
+        action = fields.clean(request.action, "action", limit=TEXT_BYTES)
+        if not request.approval_id:
+            session_id = fields.session_id(request.session_id)
+            return confirmation(await self._engine.ask_approval(call.owner, call.caller.identity, session_id, action))
+        approval_id = fields.word(request.approval_id, "approval_id")
+        session = fields.word(request.session_id, "session_id", required=False)
+        check_same(self._engine.get_approval(call.owner, approval_id), session=session, action=action)
+        return confirmation(await self._engine.wait_approval(call.owner, approval_id))
+
+    async def ApproveAction(self, call: Call, request: pb.ApproveActionRequest) -> pb.ApproveActionResponse:
+        await self._engine.decide_approval(
+            call.owner,
+            call.caller.identity,
+            fields.word(request.approval_id, "approval_id"),
+            request.approved,
+            fields.clean(request.reason, "reason", limit=TEXT_BYTES),
+        )
+        return pb.ApproveActionResponse(ok=True)
+
+    async def ListApprovals(self, call: Call, request: pb.ListApprovalsRequest) -> pb.ListApprovalsResponse:
+        found = self._engine.list_approvals(call.owner, request.all)
+        return pb.ListApprovalsResponse(approvals=[approval_message(each) for each in found])
+
+
+def check_same(asked: ApprovalView, *, session: str, action: str) -> None:
+    """One answer must not stand for another question. Raises: NotFound, Conflict."""
+    if session and session != asked.session_id:
+        raise NotFound("approval", asked.approval_id)
+    if action and action != asked.action:
+        raise Conflict(f"approval {asked.approval_id} is for another action: ask for this one without approval_id")
+
+
+def confirmation(view: ApprovalView) -> pb.ConfirmActionResponse:
+    return pb.ConfirmActionResponse(
+        approval_id=view.approval_id,
+        approved=view.status is ApprovalStatus.APPROVED,
+        status=view.status,
+        reason=view.reason,
+        decided_by=view.decided_by,
+        expires_at=int(view.expires_at),
+    )
+
+
+def approval_message(view: ApprovalView) -> pb.Approval:
+    return pb.Approval(
+        approval_id=view.approval_id,
+        session_id=view.session_id,
+        action=view.action,
+        status=view.status,
+        asked_by=view.asked_by,
+        decided_by=view.decided_by,
+        reason=view.reason,
+        asked_at=int(view.asked_at),
+        expires_at=int(view.expires_at),
+        decided_at=int(view.decided_at),
+        owner=view.owner,
+    )

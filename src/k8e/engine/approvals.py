@@ -1,0 +1,285 @@
+"""Questions to a person before something is done: asked by one identity, answered by another, never by the same.
+
+A question and its answer are on disk before anybody sees them, so whoever waits may come back after a restart. A
+question ends with its time or its session, whichever is first; what has ended is never answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import sqlite3
+import time
+import unicodedata
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from k8e.engine.ids import new_id
+from k8e.engine.settings import Quotas
+from k8e.engine.store import Change, Store
+from k8e.engine.tasks import Tasks
+from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, K8eError, NotFound, StoreFailed
+from k8e.model import ApprovalId, ApprovalStatus, OwnerId, SandboxId, SessionId
+
+__all__ = ["MAX_TEXT_BYTES", "Approval", "Approvals", "check_text", "in_order"]
+
+MAX_TEXT_BYTES: Final = 4096
+_HISTORY: Final = 1000
+"""Answered questions that are kept per owner."""
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_SCHEMA: Final = """
+CREATE TABLE approvals (
+    approval_id TEXT PRIMARY KEY, owner TEXT NOT NULL, session_id TEXT NOT NULL, sandbox TEXT NOT NULL,
+    action TEXT NOT NULL, asked_by TEXT NOT NULL, asked_at REAL NOT NULL, expires_at REAL NOT NULL,
+    status TEXT NOT NULL, decided_by TEXT NOT NULL, reason TEXT NOT NULL, decided_at REAL NOT NULL) STRICT;
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """One question as it stands; `at` says how it stands later."""
+
+    approval_id: ApprovalId
+    owner: OwnerId
+    session_id: SessionId
+    sandbox: SandboxId
+    """A session's name can be used again; its sandbox never."""
+    action: str
+    asked_by: str
+    asked_at: float
+    expires_at: float
+    status: ApprovalStatus = ApprovalStatus.PENDING
+    decided_by: str = ""
+    reason: str = ""
+    decided_at: float = 0.0
+
+    @property
+    def is_pending(self) -> bool:
+        return self.status is ApprovalStatus.PENDING
+
+    def at(self, now: float) -> Approval:
+        """The same with the time that has passed."""
+        return self.expired(self.expires_at) if self.is_pending and now >= self.expires_at else self
+
+    def expired(self, now: float) -> Approval:
+        """The question as one that nobody can answer any more."""
+        return dataclasses.replace(self, status=ApprovalStatus.EXPIRED, decided_at=now) if self.is_pending else self
+
+    def decided(self, decided_by: str, *, approved: bool, reason: str, now: float) -> Approval:
+        """The question with its answer; the same answer by the same identity again changes nothing.
+
+        Raises: Denied to the one who asks, Conflict when it is answered or expired.
+        """
+        if decided_by == self.asked_by:
+            raise Denied(
+                f"{decided_by} asked for {self.approval_id} and cannot decide it: decide as somebody else, "
+                "for example with a key of the role approver"
+            )
+        current = self.at(now)
+        status = ApprovalStatus.APPROVED if approved else ApprovalStatus.REJECTED
+        if current.is_pending:
+            return dataclasses.replace(current, status=status, decided_by=decided_by, reason=reason, decided_at=now)
+        if current.status is ApprovalStatus.EXPIRED:
+            raise Conflict(f"approval {self.approval_id} has expired: ask for it again")
+        if (current.status, current.decided_by) != (status, decided_by):
+            raise Conflict(f"approval {self.approval_id} is already {current.status} by {current.decided_by}")
+        return current
+
+
+class Approvals:
+    """All questions of all owners, in a file of its own that is safe against power loss."""
+
+    def __init__(
+        self, path: Path, tasks: Tasks, quotas: Quotas, *, valid_s: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._store = Store(path, schema=_SCHEMA, synchronous="FULL")
+        self._tasks = tasks
+        self._quotas = quotas
+        self._valid_s = valid_s
+        self._clock = clock
+        self._by_owner: dict[OwnerId, dict[str, Approval]] = {}
+        for row in self._store.rows("SELECT * FROM approvals"):
+            self._remember(_read(row))
+        self._changed = asyncio.Event()
+        self._deciding = asyncio.Lock()
+
+    def find(self, owner: OwnerId, approval_id: str) -> Approval:
+        """The owner's own question. Raises: NotFound, also for one of somebody else's."""
+        found = self._by_owner.get(owner, {}).get(approval_id)
+        if found is None:
+            raise NotFound("approval", approval_id)
+        return found.at(self._clock())
+
+    def of(self, owner: OwnerId, *, finished: bool) -> list[Approval]:
+        """Questions of an owner: those that wait, oldest first, and where wanted the `finished` ones, newest first."""
+        mine = in_order(each.at(self._clock()) for each in self._by_owner.get(owner, {}).values())
+        return [each for each in mine if finished or each.is_pending]
+
+    async def ask(
+        self, owner: OwnerId, session_id: SessionId, sandbox: SandboxId, *, asked_by: str, action: str
+    ) -> Approval:
+        """Put a question. Raises: InvalidSpec, Exhausted, StoreFailed."""
+        check_text(action, field="action")
+        if not action.strip():
+            raise InvalidSpec("say what is to be approved", field="action")
+        self._check_quotas(owner, session_id)
+        now = self._clock()
+        asked = Approval(
+            approval_id=ApprovalId(new_id(f"approval-{session_id}")),
+            owner=owner,
+            session_id=session_id,
+            sandbox=sandbox,
+            action=action,
+            asked_by=asked_by,
+            asked_at=now,
+            expires_at=now + self._valid_s,
+        )
+        # Known before it is written, so that its session's end, which may come meanwhile, finds it.
+        self._remember(asked)
+        try:
+            await self._store.commit(_inserted(asked), *self._forgotten(owner))
+        except StoreFailed:
+            self._by_owner[owner].pop(asked.approval_id, None)
+            raise
+        return self.find(owner, asked.approval_id)
+
+    async def wait(self, owner: OwnerId, approval_id: str, *, timeout_s: float | None = None) -> Approval:
+        """The question once it is answered or expired, or as it stands when the time is over. Raises: NotFound."""
+        ends_at = self._clock() + timeout_s if timeout_s is not None else float("inf")
+        while True:
+            changed, current = self._changed, self.find(owner, approval_id)
+            left_s = min(current.expires_at, ends_at) - self._clock()
+            if not current.is_pending or left_s <= 0:
+                return current
+            try:
+                async with asyncio.timeout(left_s):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+    async def decide(
+        self, owner: OwnerId, approval_id: str, *, decided_by: str, approved: bool, reason: str
+    ) -> Approval:
+        """Answer a question, once. Raises: NotFound, Denied, Conflict, InvalidSpec, StoreFailed."""
+        check_text(reason, field="reason")
+        work = self._decide(owner, approval_id, decided_by=decided_by, approved=approved, reason=reason)
+        # Whoever goes away half-way leaves a whole answer or none.
+        outcome = await asyncio.shield(self._tasks.start(_outcome_of(work), name=f"decide {approval_id}"))
+        if isinstance(outcome, Approval):
+            return outcome
+        raise outcome or StoreFailed(f"approval {approval_id} was not decided: the server's log says more")
+
+    def end(self, owner: OwnerId, sandbox: SandboxId) -> None:
+        """A session ends, and with it what it asked."""
+        self._expire(each for each in self._by_owner.get(owner, {}).values() if each.sandbox == sandbox)
+
+    def keep_only(self, sandboxes: Collection[SandboxId]) -> None:
+        """After a restart: what sessions asked that are no more has ended with them."""
+        known = [each for mine in self._by_owner.values() for each in mine.values()]
+        self._expire(each for each in known if each.sandbox not in sandboxes)
+
+    def close(self) -> None:
+        self._store.close()
+
+    async def _decide(
+        self, owner: OwnerId, approval_id: str, *, decided_by: str, approved: bool, reason: str
+    ) -> Approval:
+        async with self._deciding:  # held until the answer is on disk: of two at once the second finds it there
+            current = self.find(owner, approval_id)
+            decided = current.decided(decided_by, approved=approved, reason=reason, now=self._clock())
+            if decided != current:
+                await self._store.commit(_finished(decided))
+                self._check_in_time(owner, approval_id)
+                self._remember(decided)
+                self._notify()
+            return decided
+
+    def _check_in_time(self, owner: OwnerId, approval_id: str) -> None:
+        """Its time or its session may have ended while the disk was busy, and somebody was told so."""
+        current = self.find(owner, approval_id)
+        if not current.is_pending:
+            self._store.post(_finished(current))
+            raise Conflict(f"approval {approval_id} has expired: ask for it again")
+
+    def _expire(self, ended: Iterable[Approval]) -> None:
+        now = self._clock()
+        for each in [each.at(now).expired(now) for each in ended if each.is_pending]:
+            self._remember(each)
+            self._store.post(_finished(each))
+        self._notify()
+
+    def _remember(self, approval: Approval) -> None:
+        self._by_owner.setdefault(approval.owner, {})[approval.approval_id] = approval
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _check_quotas(self, owner: OwnerId, session_id: SessionId) -> None:
+        waiting = self.of(owner, finished=False)
+        here = [each for each in waiting if each.session_id == session_id]
+        for most, held in ((self._quotas.approvals_per_session, here), (self._quotas.approvals, waiting)):
+            if len(held) >= most:
+                wait_s = min(each.expires_at for each in held) - self._clock()
+                raise Exhausted(
+                    f"{len(held)} approvals already wait for a decision: decide one, or retry in {wait_s:.0f} s",
+                    retry_after_s=max(wait_s, 0.0),
+                )
+
+    def _forgotten(self, owner: OwnerId) -> list[Change]:
+        """The changes that keep an owner's history bounded."""
+        finished = [each for each in self.of(owner, finished=True) if not each.is_pending]
+        for each in finished[_HISTORY:]:
+            del self._by_owner[owner][each.approval_id]
+        return [_deleted(each) for each in finished[_HISTORY:]]
+
+
+def in_order(approvals: Iterable[Approval]) -> list[Approval]:
+    """Those that wait first, oldest first; then the others, newest first."""
+    return sorted(
+        approvals, key=lambda each: (not each.is_pending, each.asked_at if each.is_pending else -each.asked_at)
+    )
+
+
+def check_text(text: str, *, field: str) -> str:
+    """Text that a person sees exactly as it is. Raises: InvalidSpec.
+
+    Control and formatting characters could show something else than is approved: move the cursor, hide a word,
+    turn its direction.
+    """
+    if any(unicodedata.category(char) in _UNSEEN for char in text if char not in "\n\t"):
+        raise InvalidSpec("contains characters that cannot be seen (control or formatting)", field=field)
+    if len(text.encode()) > MAX_TEXT_BYTES:
+        raise InvalidSpec(f"is longer than {MAX_TEXT_BYTES} bytes", field=field)
+    return text
+
+
+async def _outcome_of(work: Coroutine[Any, Any, Approval]) -> Approval | K8eError:
+    try:
+        return await work
+    except K8eError as error:
+        return error
+
+
+def _read(row: sqlite3.Row) -> Approval:
+    return Approval(**{**dict(row), "status": ApprovalStatus(row["status"])})
+
+
+def _inserted(approval: Approval) -> Change:
+    values = dataclasses.asdict(approval)
+    names = ", ".join(values)
+    marks = ", ".join("?" * len(values))
+    return Change(f"INSERT INTO approvals ({names}) VALUES ({marks})", tuple(values.values()))  # noqa: S608 - our own
+
+
+def _finished(approval: Approval) -> Change:
+    return Change(
+        "UPDATE approvals SET status=?, decided_by=?, reason=?, decided_at=? WHERE approval_id=?",
+        (approval.status, approval.decided_by, approval.reason, approval.decided_at, approval.approval_id),
+    )
+
+
+def _deleted(approval: Approval) -> Change:
+    return Change("DELETE FROM approvals WHERE approval_id=?", (approval.approval_id,))

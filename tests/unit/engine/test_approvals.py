@@ -1,0 +1,285 @@
+"""The store of approvals: who may decide, what ends a question, and what a restart keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k8e.engine.approvals import MAX_TEXT_BYTES, Approval, Approvals, check_text
+from k8e.engine.settings import Quotas
+from k8e.engine.tasks import Tasks
+from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, K8eError, NotFound
+from k8e.model import ApprovalId, ApprovalStatus, OwnerId, SandboxId, SessionId
+
+pytestmark = pytest.mark.anyio
+
+ALICE, MALLORY = OwnerId("uid:1000"), OwnerId("uid:666")
+AGENT, PERSON, OTHER = "uid:1000", "key:phone", "key:tablet"
+SESSION, SANDBOX = SessionId("s"), SandboxId("sb-1")
+VALID_S = 300.0
+
+Opener = Callable[[], AbstractAsyncContextManager[Approvals]]
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def reopened(tmp_path: Path, clock: Clock) -> Opener:
+    """The same file, opened again as after a restart."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Approvals]:
+        async with Tasks() as tasks:
+            quotas = Quotas(approvals_per_session=3, approvals=5)
+            approvals = Approvals(tmp_path / "approvals.sqlite", tasks, quotas, valid_s=VALID_S, clock=clock)
+            yield approvals
+        approvals.close()
+
+    return opened
+
+
+@pytest.fixture
+async def approvals(reopened: Opener) -> AsyncIterator[Approvals]:
+    async with reopened() as opened:
+        yield opened
+
+
+async def _ask(approvals: Approvals, action: str = "drop the table", session: str = SESSION) -> Approval:
+    return await approvals.ask(ALICE, SessionId(session), SANDBOX, asked_by=AGENT, action=action)
+
+
+async def _decide(approvals: Approvals, asked: Approval, by: str = PERSON, *, approved: bool = True) -> Approval:
+    return await approvals.decide(ALICE, asked.approval_id, decided_by=by, approved=approved, reason="because")
+
+
+@pytest.mark.parametrize(("approved", "status"), [(True, "approved"), (False, "rejected")])
+async def test_a_waiter_gets_the_answer_and_who_gave_it(approvals: Approvals, approved: bool, status: str) -> None:
+    asked = await _ask(approvals)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(approvals.wait(ALICE, asked.approval_id), name="waiter")
+        await asyncio.sleep(0)
+        await _decide(approvals, asked, approved=approved)
+    heard = waiting.result()
+    assert (heard.status, heard.decided_by, heard.reason) == (status, PERSON, "because")
+
+
+async def test_the_one_who_asks_cannot_decide_and_another_can(approvals: Approvals) -> None:
+    asked = await _ask(approvals)
+    for approved in (True, False):
+        with pytest.raises(Denied, match="cannot decide"):
+            await _decide(approvals, asked, AGENT, approved=approved)
+    assert approvals.find(ALICE, asked.approval_id).is_pending
+    assert (await _decide(approvals, asked)).status is ApprovalStatus.APPROVED
+    with pytest.raises(Denied):
+        await _decide(approvals, asked, AGENT)
+
+
+async def test_an_answer_is_final_and_repeating_it_changes_nothing(approvals: Approvals) -> None:
+    asked = await _ask(approvals)
+    first = await _decide(approvals, asked)
+    assert await _decide(approvals, asked) == first
+    for by, approved in ((PERSON, False), (OTHER, True), (OTHER, False)):
+        with pytest.raises(Conflict, match="already approved by key:phone"):
+            await _decide(approvals, asked, by, approved=approved)
+    assert approvals.find(ALICE, asked.approval_id) == first
+
+
+async def test_of_two_that_decide_at_once_exactly_one_wins(approvals: Approvals) -> None:
+    for _ in range(3):
+        asked = await _ask(approvals)
+
+        async def answer(by: str, approved: bool, asked: Approval = asked) -> Approval | K8eError:
+            try:
+                return await _decide(approvals, asked, by, approved=approved)
+            except K8eError as error:
+                return error
+
+        async with asyncio.TaskGroup() as group:
+            both = [
+                group.create_task(answer(PERSON, approved=True), name="yes"),
+                group.create_task(answer(OTHER, approved=False), name="no"),
+            ]
+        won = [task.result() for task in both if isinstance(task.result(), Approval)]
+        assert won == [approvals.find(ALICE, asked.approval_id)]
+        assert [type(task.result()) for task in both if task.result() not in won] == [Conflict]
+
+
+async def test_another_owners_question_does_not_exist(approvals: Approvals) -> None:
+    asked = await _ask(approvals)
+    assert approvals.of(MALLORY, finished=True) == []
+    with pytest.raises(NotFound):
+        await approvals.decide(MALLORY, asked.approval_id, decided_by=PERSON, approved=True, reason="")
+    with pytest.raises(NotFound):
+        await approvals.wait(MALLORY, asked.approval_id)
+    assert approvals.of(ALICE, finished=False) == [asked]
+
+
+async def test_a_question_expires_and_nobody_can_answer_it_then(approvals: Approvals, clock: Clock) -> None:
+    asked, in_time = await _ask(approvals, "late"), await _ask(approvals, "in time")
+    clock.now += VALID_S - 1
+    assert (await _decide(approvals, in_time)).status is ApprovalStatus.APPROVED
+    clock.now += 1
+    assert (await approvals.wait(ALICE, asked.approval_id)).status is ApprovalStatus.EXPIRED
+    with pytest.raises(Conflict, match="expired: ask for it again"):
+        await _decide(approvals, asked)
+    assert approvals.find(ALICE, in_time.approval_id).status is ApprovalStatus.APPROVED
+
+
+async def test_a_waiter_with_little_time_gets_the_question_as_it_stands(approvals: Approvals) -> None:
+    asked = await _ask(approvals)
+    assert (await approvals.wait(ALICE, asked.approval_id, timeout_s=0)).is_pending
+    waiting = asyncio.wait_for(approvals.wait(ALICE, asked.approval_id), 0.01)
+    with pytest.raises(TimeoutError):
+        await waiting
+    assert approvals.find(ALICE, asked.approval_id).is_pending, "a waiter that leaves, leaves the question"
+
+
+async def test_the_end_of_a_session_ends_its_questions_only(approvals: Approvals) -> None:
+    asked = await _ask(approvals)
+    other = await approvals.ask(ALICE, SESSION, SandboxId("sb-2"), asked_by=AGENT, action="of the next session")
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(approvals.wait(ALICE, asked.approval_id), name="waiter")
+        await asyncio.sleep(0)
+        approvals.end(ALICE, SANDBOX)
+    assert waiting.result().status is ApprovalStatus.EXPIRED
+    with pytest.raises(Conflict, match="expired"):
+        await _decide(approvals, asked)
+    assert (await _decide(approvals, other)).status is ApprovalStatus.APPROVED
+
+
+async def test_an_answer_that_comes_with_the_sessions_end_is_told_to_nobody(
+    reopened: Opener, approvals: Approvals
+) -> None:
+    asked = await _ask(approvals)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(approvals.wait(ALICE, asked.approval_id), name="waiter")
+        deciding = group.create_task(_outcome(_decide(approvals, asked)), name="decider")
+        while not approvals._deciding.locked():
+            await asyncio.sleep(0)
+        approvals.end(ALICE, SANDBOX)
+    assert isinstance(deciding.result(), Conflict)
+    assert waiting.result().status is ApprovalStatus.EXPIRED
+    async with reopened() as after:
+        assert after.find(ALICE, asked.approval_id).status is ApprovalStatus.EXPIRED
+
+
+async def test_a_restart_keeps_questions_and_answers(reopened: Opener) -> None:
+    async with reopened() as before:
+        open_one, answered, orphan = await _ask(before, "a"), await _ask(before, "b"), await _ask(before, "c")
+        await _decide(before, answered, approved=False)
+        lost = SandboxId("sb-lost")
+        orphan = await before.ask(ALICE, SessionId("gone"), lost, asked_by=AGENT, action="d")
+    async with reopened() as after:
+        after.keep_only({SANDBOX})
+        assert after.find(ALICE, answered.approval_id).status is ApprovalStatus.REJECTED
+        assert after.find(ALICE, orphan.approval_id).status is ApprovalStatus.EXPIRED
+        with pytest.raises(Denied):
+            await _decide(after, open_one, AGENT)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(after.wait(ALICE, open_one.approval_id), name="waiter")
+            await asyncio.sleep(0)
+            await _decide(after, open_one)
+        assert waiting.result().status is ApprovalStatus.APPROVED
+
+
+async def test_unanswered_questions_are_bounded_and_the_refusal_says_until_when(
+    approvals: Approvals, clock: Clock
+) -> None:
+    asked = [await _ask(approvals) for _ in range(3)]
+    clock.now += 100
+    with pytest.raises(Exhausted, match="retry in 200 s") as refused:
+        await _ask(approvals)
+    assert refused.value.retry_after_s == pytest.approx(200)
+    for _ in range(2):
+        await _ask(approvals, session="another")
+    with pytest.raises(Exhausted):
+        await _ask(approvals, session="a third")
+    await _decide(approvals, asked[0])
+    await _ask(approvals, session="a third")
+
+
+async def test_the_history_is_bounded(approvals: Approvals, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k8e.engine.approvals._HISTORY", 4)
+    for number in range(8):
+        clock.now += 1
+        await _decide(approvals, await _ask(approvals, f"number {number}"))
+    last = await _ask(approvals, "the last")
+    kept = approvals.of(ALICE, finished=True)
+    assert [each.action for each in kept] == ["the last", "number 7", "number 6", "number 5", "number 4"]
+    assert approvals.of(ALICE, finished=False) == [last]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "say what"),
+        (" \n", "say what"),
+        ("x" * (MAX_TEXT_BYTES + 1), "longer than"),
+        ("nul\0", "cannot be seen"),
+        ("\x1b[2Jls", "cannot be seen"),
+        ("rm -rf / \rls", "cannot be seen"),
+        ("\u202egnihton\u202c", "cannot be seen"),
+        ("zero\u200bwidth", "cannot be seen"),
+        ("half\udcff", "cannot be seen"),
+    ],
+)
+async def test_text_that_shows_something_else_is_refused(approvals: Approvals, text: str, complaint: str) -> None:
+    with pytest.raises(InvalidSpec, match=f"action: .*{complaint}"):
+        await _ask(approvals, text)
+    assert (await _ask(approvals, "naïve — 削除\n\tline two")).is_pending
+
+
+@given(st.text(max_size=50))
+def test_accepted_text_has_only_characters_that_are_seen(text: str) -> None:
+    try:
+        check_text(text, field="action")
+    except InvalidSpec:
+        return
+    assert text.encode().decode() == text
+    assert not any(char < " " for char in text if char not in "\n\t")
+
+
+@given(st.floats(0, 1000), st.sampled_from([AGENT, PERSON, OTHER]), st.booleans())
+def test_whatever_the_time_the_asker_never_decides(now: float, by: str, approved: bool) -> None:
+    asked = Approval(
+        approval_id=ApprovalId("a"),
+        owner=ALICE,
+        session_id=SESSION,
+        sandbox=SANDBOX,
+        action="x",
+        asked_by=AGENT,
+        asked_at=0,
+        expires_at=500,
+    )
+    refusal = Denied if by == AGENT else Conflict if now >= 500 else None
+    if refusal is None:
+        assert asked.decided(by, approved=approved, reason="", now=now).decided_by == by != AGENT
+        return
+    with pytest.raises(refusal):
+        asked.decided(by, approved=approved, reason="", now=now)
+
+
+async def _outcome(work: Coroutine[Any, Any, Approval]) -> Approval | K8eError:
+    try:
+        return await work
+    except K8eError as error:
+        return error
