@@ -10,7 +10,7 @@ from k8e.model import OwnerId
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["Call"]
+__all__ = ["Call", "trailing"]
 
 
 class Call(Protocol):
@@ -29,3 +29,11 @@ class Call(Protocol):
     def trail(self, **metadata: str | int | bool) -> None:
         """Add `k8e-…` entries to what follows the last message."""
         ...
+
+
+def trailing(**metadata: str | int | bool) -> dict[str, str]:
+    """What follows the last message, as text under names of ours."""
+    return {
+        f"k8e-{key.replace('_', '-')}": str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in metadata.items()
+    }

@@ -1,0 +1,5 @@
+"""The JSON door: the same service over the Connect protocol, on a unix socket."""
+
+from k8e.doors.connect.serving import serve
+
+__all__ = ["serve"]

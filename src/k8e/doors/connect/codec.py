@@ -1,0 +1,88 @@
+"""Messages ↔ bytes: JSON by protobuf's own mapping with the schema's field names, or protobuf itself.
+
+Nothing is ignored: a field that the schema does not have is refused by its name, so that a mistyped one is noticed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Protocol, TypeVar
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from k8e.doors.service.decoding import parsed
+from k8e.errors import InvalidSpec
+
+__all__ = ["JSON", "PROTO", "Codec"]
+
+M = TypeVar("M", bound=Message)
+
+STRUCTURE_BYTES = 1024 * 1024
+"""How much of a JSON text may lie outside of its strings: each byte there can cost the parser fifty."""
+
+TEXT_CHARS = 300
+"""How much of the parser's explanation is passed on."""
+
+# Possessive and with an end of its own, so that no text, ended or not, makes it look twice.
+_STRING = re.compile(rb'"[^"\\]*+(?:\\(?:.|\Z)[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
+_UNKNOWN_FIELD = re.compile(r'has no field named "(?P<name>.*?)" at ', re.DOTALL)
+
+
+class Codec(Protocol):
+    def decode(self, kind: type[M], data: bytes) -> M:
+        """Raises: InvalidSpec."""
+        ...
+
+    def encode(self, message: Message) -> bytes: ...
+
+
+class Json:
+    def decode(self, kind: type[M], data: bytes) -> M:
+        if not data:
+            raise InvalidSpec("the message is empty; send {} for one without fields")
+        refuse_tangles(data)
+        try:
+            return json_format.Parse(data.decode("utf-8"), kind())
+        except UnicodeDecodeError as error:
+            raise InvalidSpec(f"the JSON is not UTF-8 at byte {error.start}") from None
+        except json_format.ParseError as error:
+            raise complaint(str(error)) from None
+
+    def encode(self, message: Message) -> bytes:
+        shown = json_format.MessageToDict(
+            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+        return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class Proto:
+    def decode(self, kind: type[M], data: bytes) -> M:
+        return parsed(kind, data)
+
+    def encode(self, message: Message) -> bytes:
+        return message.SerializeToString()
+
+
+JSON: Codec = Json()
+PROTO: Codec = Proto()
+
+
+def refuse_tangles(data: bytes) -> None:
+    """Requests are few values, some of them long; a long text of many values only costs memory."""
+    if len(data) > STRUCTURE_BYTES and len(_STRING.sub(b"", data)) > STRUCTURE_BYTES:
+        raise InvalidSpec(f"the JSON has more than {STRUCTURE_BYTES} bytes outside of its strings")
+
+
+def complaint(text: str) -> InvalidSpec:
+    """The parser's words, with the field first where it names one."""
+    if found := _UNKNOWN_FIELD.search(text):
+        return InvalidSpec("there is no such field in this request", field=brief(found["name"]))
+    return InvalidSpec(brief(text))
+
+
+def brief(text: str) -> str:
+    """One line, printable and not too long: it may quote what the caller sent."""
+    line = " ".join(text.encode("utf-8", "replace").decode().split())
+    return line if len(line) <= TEXT_CHARS else f"{line[:TEXT_CHARS]}…"

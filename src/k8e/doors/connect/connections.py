@@ -1,0 +1,213 @@
+"""One connection of the door: uvicorn's HTTP/1.1 over httptools, with bounds around it.
+
+uvicorn streams both ways at once as it is (a body goes on arriving after the answer has begun). What it leaves open
+and a stranger could use is closed here:
+- a head has to arrive in a bounded time and size, and so has everything else that is not body;
+- one request at a time: a connection that sends the next one early is answered once and closed, because a peer's end
+  is noticed only while the connection is read;
+- a peer's end ends its call, also while reading is paused;
+- an answer that ends before its request does ends the connection;
+- each user has a bounded number of connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from k8e.doors.connect.errors import Failure
+from k8e.doors.connect.hangups import Hangups
+from k8e.doors.connect.peers import PeerCredentials, credentials_of
+
+__all__ = ["CONNECTION", "HEAD_BYTES", "Connection", "Listening"]
+
+CONNECTION = "connection"
+"""Where the application finds its connection in the scope's state."""
+
+HEAD_BYTES = 64 * 1024
+HEAD_S = 10.0
+CONNECTIONS_PER_USER = 256
+
+
+class Listening(ServerState):
+    """What the connections of one door share."""
+
+    def __init__(self, hangups: Hangups, *, head_s: float = HEAD_S, most: int = CONNECTIONS_PER_USER) -> None:
+        super().__init__()
+        self.hangups = hangups
+        self.head_s = head_s
+        self.most = most
+        self.by_user: Counter[int] = Counter()
+        self.is_closing = False
+        self._changed = asyncio.Event()
+
+    def left(self) -> None:
+        self._changed.set()
+
+    def close(self) -> None:
+        """Take no further requests; connections without one go at once."""
+        self.is_closing = True
+        for connection in list(self.connections):
+            connection.shutdown()
+
+    def abort(self) -> None:
+        for connection in list(self.connections):
+            connection.transport.abort()
+
+    async def empty(self) -> None:
+        while self.connections:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class Connection(HttpToolsProtocol):
+    def __init__(self, config: Config, state: Listening) -> None:
+        super().__init__(config, state, {})
+        self.peer: PeerCredentials
+        self._shared = state
+        self._descriptor = -1
+        self._call: asyncio.Task[Any] | None = None
+        self._is_lost = False
+        self._is_hung_up = False
+        self._is_early = False
+        """The peer sent its next request before it had the answer to this one; all of that is dropped."""
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._wants_head = True
+        self._outside = 0
+        """Bytes since the last that belonged to a body."""
+
+    @contextmanager
+    def ending(self, call: asyncio.Task[Any]) -> Iterator[None]:
+        """Cancel the call when the peer goes away."""
+        if self._is_lost:
+            call.cancel()
+        self._call = call
+        try:
+            yield
+        finally:
+            self._call = None
+
+    @property
+    def is_lost(self) -> bool:
+        return self._is_lost
+
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        self.peer = credentials_of(sock)
+        self._shared.by_user[self.peer.uid] += 1
+        self._descriptor = sock.fileno()
+        self._shared.hangups.watch(self._descriptor, self._hung_up)
+        if self._shared.by_user[self.peer.uid] > self._shared.most:
+            self._refuse(Failure("resource_exhausted", "too many connections of this user; close some first"))
+        elif self._shared.is_closing:
+            transport.abort()
+        else:
+            self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self._shared.hangups.forget(self._descriptor)
+        self._shared.by_user[self.peer.uid] -= 1
+        self._stop_head_timer()
+        super().connection_lost(exc)
+        self._shared.left()
+        if self._call:
+            self._call.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_early or self.transport.is_closing():
+            return
+        if self._wants_head and not self._head_timer:
+            self._expect_head()
+        self._outside += len(data)
+        super().data_received(data)
+        if self._outside > HEAD_BYTES and not self._is_early:
+            too_long = f"the head of a request has at most {HEAD_BYTES} bytes"
+            self._refuse(Failure("resource_exhausted", too_long, http=431))
+
+    def _hung_up(self) -> None:
+        self._is_hung_up = True
+        self._leave_if_unread()
+
+    def _leave_if_unread(self) -> None:
+        """While the connection is read, its end is found after everything that came before it."""
+        if self._is_hung_up and self.flow.read_paused:
+            self.transport.abort()
+
+    # The parser's side.
+
+    def on_message_begin(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._is_early = True
+            self.cycle.keep_alive = False
+            return
+        super().on_message_begin()
+        self.scope["state"][CONNECTION] = self
+
+    def on_url(self, url: bytes) -> None:
+        if not self._is_early:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._wants_head and not self._is_early:  # else a trailer, which nobody asked for
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if not self._is_early:
+            self._wants_head = False
+            self._stop_head_timer()
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_early:
+            self._outside = 0
+            super().on_body(body)
+            self._leave_if_unread()
+
+    def on_message_complete(self) -> None:
+        if not self._is_early:
+            self._outside = 0
+            super().on_message_complete()
+
+    # The answer's side.
+
+    def on_response_complete(self) -> None:
+        if self.cycle.more_body:
+            self.transport.close()
+        self._wants_head = True
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(Failure("invalid_argument", "this is not HTTP/1.1 as it should be"))
+
+    def _refuse(self, failure: Failure) -> None:
+        """Answer in place of the application, where an answer can still begin, and close."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            body = failure.body()
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[failure.status] + head + body)
+        self.transport.close()
+
+    def _expect_head(self) -> None:
+        self._head_timer = self.loop.call_later(self._shared.head_s, self._is_late)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _is_late(self) -> None:
+        self._head_timer = None
+        self._refuse(Failure("deadline_exceeded", "the head of the request did not arrive in time", http=408))

@@ -1,0 +1,67 @@
+"""The door itself: the application behind a unix socket, for as long as a block lasts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+from uvicorn.config import Config
+
+from k8e.doors.connect.app import App
+from k8e.doors.connect.connections import Connection, Listening
+from k8e.doors.connect.hangups import Hangups
+from k8e.doors.connect.sockets import placed
+from k8e.doors.service.edge import Edge
+
+__all__ = ["serve"]
+
+DRAIN_S = 5.0
+IDLE_S = 60
+"""How long a connection without a request is kept."""
+
+
+@asynccontextmanager
+async def serve(edge: Edge, *, path: Path, undrained: Callable[[], None] = lambda: None) -> AsyncIterator[str]:
+    """Serve on `path` until the block ends; yields its address.
+
+    At the end running calls get a while to finish; then `undrained` may leave without cancelling them, because
+    cancelling a call stops its command. Raises: Conflict when another server is there; OSError.
+    """
+    config = Config(
+        App(edge),
+        lifespan="off",
+        ws="none",
+        interface="asgi3",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=IDLE_S,
+    )
+    config.load()
+    loop = asyncio.get_running_loop()
+    with placed(path) as sock, closing(Hangups(loop)) as hangups:
+        state = Listening(hangups)
+        server = await loop.create_unix_server(lambda: Connection(config, state), sock=sock)
+        try:
+            yield f"unix://{path}"
+        finally:
+            server.close()
+            await drain(state, undrained)
+
+
+async def drain(state: Listening, undrained: Callable[[], None]) -> None:
+    """Let calls end; what is still there then is cut off, and a connection that is gone ends its call."""
+    state.close()
+    if state.tasks:
+        await asyncio.wait(state.tasks, timeout=DRAIN_S)
+    if state.tasks:
+        undrained()
+    state.abort()
+    if state.tasks:
+        await asyncio.wait(state.tasks)
+    await state.empty()
