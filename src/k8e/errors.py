@@ -4,6 +4,7 @@
     ├── InvalidSpec        fix the request
     ├── NotFound           it does not exist, or belongs to somebody else
     ├── Conflict           the state of things forbids it; look, then decide
+    ├── Unauthenticated    show who you are: no credential, or one that is not good
     ├── Denied             this identity may not do this
     ├── Exhausted          a stated limit is reached; free something or retry later
     ├── HostUnsupported    fix the host (the text says how)
@@ -27,6 +28,7 @@ __all__ = [
     "SandboxFailed",
     "SandboxLost",
     "StoreFailed",
+    "Unauthenticated",
 ]
 
 
@@ -53,6 +55,10 @@ class NotFound(K8eError):
 
 class Conflict(K8eError):
     """The object exists but is in a state that forbids the request."""
+
+
+class Unauthenticated(K8eError):
+    """Nobody knows who is calling."""
 
 
 class Denied(K8eError):

@@ -13,21 +13,31 @@ import json
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from k8e import __version__
 from k8e.agent import hook, libc
-from k8e.doors.grpc import Address, serve
-from k8e.doors.service import ServerFacts, Service
+from k8e.doors.grpc import Address, Door, serve
+from k8e.doors.service import Edge, IdentityRpcs, ServerFacts, Service
+from k8e.doors.service.errors import single
 from k8e.egress.client import EgressClient
 from k8e.egress.defaults import CA_BUNDLE_AT, Registries
 from k8e.egress.defaults import read as read_registries
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EgressSettings, EngineSettings, PoolSettings, Quotas
-from k8e.errors import Conflict, HostUnsupported
-from k8e.identity import LoopbackIdentifier, SocketTable, ensure_server_certificate, host_names, uid_owner
+from k8e.errors import Conflict, HostUnsupported, K8eError
+from k8e.identity import (
+    Authority,
+    Office,
+    ServerCertificate,
+    SocketTable,
+    ensure_server_certificate,
+    host_names,
+)
+from k8e.identity.announcing import announce
 from k8e.identity.sealing import FileSealer
 from k8e.model import Limits, Runtime, SessionSpec
 from k8e.policy import entries
@@ -42,6 +52,10 @@ __all__ = ["egress_settings", "local_settings", "locked", "main", "make_director
 
 log = logging.getLogger(__name__)
 
+SYSTEM_DATA_DIR = Path("/var/lib/k8e")
+SYSTEM_CONFIG = Path("/etc/k8e/k8e.yaml")
+RENEW_EVERY_S = 3600.0
+"""How often the server's certificate is looked at; it is made anew a month before it ends."""
 STOP_BOUND_S = 60
 """Sessions live on without us, so a stop that takes longer is simply cut off."""
 
@@ -53,16 +67,17 @@ def run(settings: ServerSettings, *, environ: Mapping[str, str], report: Reporte
         with ThreadPoolExecutor(max_workers=1) as asking:
             registries = asking.submit(read_registries, environ)
             provisioned = ensure(Path(settings.tools_dir or settings.data_dir), report, env=environ)
-        asyncio.run(main(settings, provisioned, registries.result()))
+        try:
+            asyncio.run(main(settings, provisioned, registries.result()))
+        except BaseExceptionGroup as error:
+            raise single(error) from error
 
 
 async def main(settings: ServerSettings, provisioned: Provisioned, registries: Registries) -> None:
     """The whole server, in the order in which it is built."""
     libc.take_short_turns()
     stop = Stop()
-    certificate = ensure_server_certificate(
-        settings.data_dir / "server" / "tls", names=names(settings), now=datetime.datetime.now(datetime.UTC)
-    )
+    office = Office.open(settings.data_dir / "server", clock=time.time)
     local = local_settings(settings, provisioned, files=bundle_file(settings.data_dir, registries))
     doors: dict[str, str] = {}
     sealer = FileSealer(settings.data_dir / "server" / "secrets.key")
@@ -70,24 +85,24 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
         network(settings.data_dir, registries.ca_bundle) as reach,
         Engine.open(engine_settings(settings, registries), LocalSubstrate(local, reach), sealer) as engine,
     ):
-        service = Service(engine, defaults=session_defaults(settings), facts=facts(settings, doors, stop))
+        service = Service(
+            engine,
+            defaults=session_defaults(settings),
+            facts=facts(settings, doors, stop, office.authority.fingerprint),
+            identity=IdentityRpcs(office),
+        )
         with contextlib.closing(SocketTable()) as sockets:
-            async with contextlib.AsyncExitStack() as open_doors:
-                for number, (host, port) in enumerate(settings.addresses()):
-                    serving = serve(
-                        service,
-                        address=Address(host, port),
-                        credentials=certificate,
-                        identify=lambda bound: LoopbackIdentifier(
-                            bound.host, bound.port, sockets, operator=os.geteuid()
-                        ),
-                        undrained=stop.leave,
-                    )
-                    bound = await open_doors.enter_async_context(listening(serving, host, port))
-                    doors["grpc" if not number else f"grpc-{number + 1}"] = f"grpcs://{bound}"
+            keeper = office.doorkeeper(sockets=sockets if settings.loopback_identity else None, operator=os.geteuid())
+            edge = Edge(service, keeper)
+            async with listening(settings, edge, undrained=stop.leave) as door, asyncio.TaskGroup() as group:
+                for number, bound in enumerate(door.bound, start=1):
+                    doors["grpc" if number == 1 else f"grpc-{number}"] = f"grpcs://{bound}"
+                renewing = group.create_task(renew(settings, door), name="server certificate")
+                announce_authority(settings, office.authority, door.bound[0])
                 with published(settings.data_dir / "server" / "server.json", doors):
-                    say_ready(engine, doors)
+                    say_ready(engine, doors, office.authority.fingerprint)
                     await stop.asked()
+                renewing.cancel()
         if stop.destroy:
             await engine.destroy_all()
     log.info("server stopped")
@@ -157,16 +172,55 @@ def published(path: Path, doors: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def listening(
-    serving: contextlib.AbstractAsyncContextManager[Address], host: str, port: int
-) -> AsyncIterator[Address]:
-    """A door, or the reason why its address cannot be had."""
+async def listening(settings: ServerSettings, edge: Edge, *, undrained: Callable[[], None]) -> AsyncIterator[Door]:
+    """The gRPC door, or the reason why its address cannot be had."""
+    serving = serve(
+        edge,
+        addresses=[Address(host, port) for host, port in settings.addresses()],
+        credentials=server_certificate(settings),
+        directory=settings.data_dir / "server" / "run",
+        undrained=undrained,
+    )
     async with contextlib.AsyncExitStack() as stack:
         try:
-            bound = await stack.enter_async_context(serving)
+            door = await stack.enter_async_context(serving)
         except OSError as error:
-            raise Conflict(f"cannot listen on {host}:{port}; is something else there? ({error})") from error
-        yield bound
+            raise Conflict(error.strerror or str(error)) from error
+        yield door
+
+
+async def renew(settings: ServerSettings, door: Door) -> None:
+    """Show a new certificate in good time, and whenever this machine has got another name."""
+    shown = server_certificate(settings)
+    while True:
+        await asyncio.sleep(RENEW_EVERY_S)
+        try:
+            wanted = server_certificate(settings)
+        except (OSError, ValueError, K8eError):
+            log.exception("cannot renew the server's certificate")
+            continue
+        if wanted != shown:
+            door.renew(wanted)
+            shown = wanted
+            log.info("server certificate renewed")
+
+
+def server_certificate(settings: ServerSettings) -> ServerCertificate:
+    now = datetime.datetime.now(datetime.UTC)
+    return ensure_server_certificate(settings.data_dir / "server" / "tls", names=names(settings), now=now)
+
+
+def announce_authority(settings: ServerSettings, authority: Authority, bound: Address) -> None:
+    """Let every user of this machine find whom to trust, where this is the machine's own server."""
+    if settings.data_dir != SYSTEM_DATA_DIR or os.geteuid() != 0:
+        return
+    try:
+        is_ours = announce(SYSTEM_CONFIG, authority.pem, str(bound))
+    except OSError as error:
+        log.warning("cannot announce the CA", extra={"path": str(SYSTEM_CONFIG), "reason": str(error)})
+        return
+    if not is_ours:
+        log.info("left a file that is not ours as it is", extra={"path": str(SYSTEM_CONFIG)})
 
 
 @contextlib.asynccontextmanager
@@ -245,20 +299,28 @@ def session_defaults(settings: ServerSettings) -> SessionSpec:
     return SessionSpec(runtime=Runtime(settings.default_runtime), image=settings.default_image, limits=limits)
 
 
-def facts(settings: ServerSettings, doors: Mapping[str, str], stop: Stop) -> ServerFacts:
+def facts(settings: ServerSettings, doors: Mapping[str, str], stop: Stop, fingerprint: str) -> ServerFacts:
     return ServerFacts(
         pid=os.getpid(),
         data_dir=str(settings.data_dir),
         version=__version__,
         doors=lambda: doors,
-        operator=uid_owner(os.geteuid()),
+        ca_fingerprint=fingerprint,
         stop=stop.ask,
     )
 
 
-def say_ready(engine: Engine, doors: Mapping[str, str]) -> None:
+def say_ready(engine: Engine, doors: Mapping[str, str], fingerprint: str) -> None:
     status = engine.status()
     available = [name for name, each in status.runtimes.items() if each.available]
-    log.info("server ready", extra={"doors": dict(doors), "runtimes": available, "sessions": status.sessions})
+    log.info(
+        "server ready",
+        extra={
+            "doors": dict(doors),
+            "runtimes": available,
+            "sessions": status.sessions,
+            "ca_sha256": fingerprint,
+        },
+    )
     if Runtime.GVISOR not in available:
         log.warning("gVisor is not available; `container` is a weaker boundary and is never chosen by itself")

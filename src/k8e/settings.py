@@ -34,6 +34,8 @@ class ServerSettings:
     grpc_port: int = DEFAULT_PORT
     advertise_hostname: str = ""
     """One more name for the server's certificate."""
+    loopback_identity: bool = True
+    """Whether a loopback connection without a credential is the user that the kernel says it belongs to."""
     default_runtime: str = Runtime.GVISOR
     default_image: str = "host"
     default_cpu: float = 1.0
@@ -104,6 +106,13 @@ def flag(text: str) -> bool:
     return known[text.lower()]
 
 
+def host_name(text: str) -> str:
+    """A DNS name or an IP address, as certificates carry them."""
+    if len(text) > 253 or not re.fullmatch(r"[A-Za-z0-9*:]([A-Za-z0-9_.:-]*[A-Za-z0-9.])?", text):
+        raise ValueError("it is not a host's name")
+    return text
+
+
 def words(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
@@ -138,7 +147,13 @@ OPTIONS = (
     Option("tools_dir", str, "use what another data directory's set-up built"),
     Option("listen", listen, "host:port of the gRPC service, several separated by commas (default 127.0.0.1:50051)"),
     Option("grpc_port", count, "its port on 127.0.0.1, where --listen is not given"),
-    Option("advertise_hostname", str, "one more name for the server's certificate"),
+    Option("advertise_hostname", host_name, "one more name for the server's certificate"),
+    Option(
+        "loopback_identity",
+        flag,
+        "whether users of this machine are known by their uid on loopback connections: true (default) or false",
+        bare=True,
+    ),
     Option("default_runtime", runtime, "runtime of sessions that name none: gvisor or container (default gvisor)"),
     Option("default_image", str, "image of sessions that name none (default host)"),
     Option("default_cpu", cpus, "CPUs of a session: 1, 0.5 or 500m (default 1)"),

@@ -12,64 +12,106 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from k8e.client.discovery import Target
-from k8e.doors.grpc import Address, serve
-from k8e.doors.service import ServerFacts, Service
-from k8e.identity import Identifier, LoopbackIdentifier, SocketTable, ensure_server_certificate, uid_owner
+from k8e.doors.connect import serve as serve_connect
+from k8e.doors.grpc import Address, Door, FrontSettings, serve
+from k8e.doors.service import Edge, IdentityRpcs, ServerFacts, Service
+from k8e.doors.service.edge import Step
+from k8e.identity import KeyRing, Office, ServerCertificate, SocketTable, ensure_server_certificate
 from k8e.model import SessionSpec
 from tests.support.fake_engine import FakeEngine
 
-__all__ = ["OpenDoor", "open_door", "server_process"]
+__all__ = ["Clock", "OpenDoor", "open_door", "server_process"]
 
 NAMES = ("localhost", "127.0.0.1", "::1")
+FRONT = FrontSettings()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class Clock:
+    """The time that keys and certificates live by; tests move it."""
+
+    ahead_s: float = 0
+
+    def __call__(self) -> float:
+        return time.time() + self.ahead_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenDoor:
     target: Target
     engine: FakeEngine
     stopped: asyncio.Event
+    door: Door
+    edge: Edge
+    keys: KeyRing
+    clock: Clock
+    credentials: ServerCertificate
+    group: asyncio.TaskGroup = field(repr=False)
 
 
 @asynccontextmanager
 async def open_door(
-    root: Path, *, identifier: Identifier | None = None, host: str = "127.0.0.1"
+    root: Path,
+    *,
+    host: str = "127.0.0.1",
+    loopback: bool = True,
+    settings: FrontSettings = FRONT,
+    steps: Sequence[Step] = (),
+    undrained: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[OpenDoor]:
     """A served door on a free port; sessions live under `root`."""
-    certificate = ensure_server_certificate(
-        root / "server" / "tls", names=NAMES, now=datetime.datetime.now(datetime.UTC)
-    )
-    stopped = asyncio.Event()
+    tls, stopped, clock = root / "server" / "tls", asyncio.Event(), Clock()
+    now = datetime.datetime.now(datetime.UTC)
+    credentials = ensure_server_certificate(tls, names=NAMES, now=now)
+    office = Office.open(root / "server", clock=clock)
     with contextlib.closing(SocketTable()) as sockets:
+        keeper = office.doorkeeper(sockets=sockets if loopback else None, operator=os.geteuid())
         async with asyncio.TaskGroup() as group:
             engine = FakeEngine(root / "engine", group)
-            service = Service(engine, defaults=SessionSpec(), facts=facts(root, stopped))
-            serving = serve(
-                service,
-                address=Address(host, 0),
-                credentials=certificate,
-                identify=lambda address: (
-                    identifier or LoopbackIdentifier(address.host, address.port, sockets, operator=os.geteuid())
-                ),
+            service = Service(
+                engine,
+                defaults=SessionSpec(),
+                facts=facts(root, stopped, office.authority.fingerprint),
+                identity=IdentityRpcs(office),
             )
-            async with serving as address:
-                roots = certificate.ca_path.read_bytes()
-                yield OpenDoor(Target(endpoint=str(address), found="test", roots=roots), engine, stopped)
+            edge = Edge(service, keeper, steps=steps)
+            serving = serve(
+                edge,
+                addresses=[Address(host, 0)],
+                credentials=credentials,
+                directory=root / "server" / "run",
+                settings=settings,
+                undrained=undrained,
+            )
+            async with serving as door:
+                yield OpenDoor(
+                    target=Target(endpoint=str(door.bound[0]), found="test", roots=credentials.ca),
+                    engine=engine,
+                    stopped=stopped,
+                    door=door,
+                    edge=edge,
+                    keys=office.keys,
+                    clock=clock,
+                    credentials=credentials,
+                    group=group,
+                )
             await engine.close()
 
 
-def facts(root: Path, stopped: asyncio.Event) -> ServerFacts:
+def facts(root: Path, stopped: asyncio.Event, fingerprint: str) -> ServerFacts:
     return ServerFacts(
         pid=os.getpid(),
         data_dir=str(root),
         version="0",
         doors=dict,
-        operator=uid_owner(os.geteuid()),
+        ca_fingerprint=fingerprint,
         stop=lambda destroy: stopped.set(),
     )
 
@@ -93,10 +135,10 @@ def server_process(root: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 async def main(root: Path) -> None:
-    async with open_door(root) as door:
+    async with open_door(root) as door, serve_connect(door.edge, path=root / "server" / "k8e.sock") as connect:
         stack = contextlib.ExitStack()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, door.stopped.set)
-        doors = {"pid": os.getpid(), "doors": {"grpc": f"grpcs://{door.target.endpoint}"}}
+        doors = {"pid": os.getpid(), "doors": {"grpc": f"grpcs://{door.target.endpoint}", "connect": connect}}
         held = stack.enter_context((root / "server" / "lock").open("a"))
         fcntl.flock(held, fcntl.LOCK_EX)
         (root / "server" / "server.json").write_text(json.dumps(doors))

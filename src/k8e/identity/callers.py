@@ -28,6 +28,8 @@ class Caller:
     role: Role = Role.USER
     via: str
     """The proof: loopback, unix, key or certificate."""
+    key_id: str = ""
+    """Which key it was, for key and certificate; a name alone may be given again."""
 
 
 def uid_owner(uid: int) -> OwnerId:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import socket
 import struct
@@ -19,7 +20,7 @@ from grpc import aio
 from k8e._proto import sandbox_pb2 as pb
 from k8e._proto.stub import SandboxStub
 from k8e.client.transport import open_channel
-from k8e.identity import LoopbackIdentifier, Peer, local_caller, uid_owner
+from k8e.identity import LoopbackIdentifier, TcpPeer, local_caller, uid_owner
 from k8e.identity.sockdiag import SocketTable
 from tests.support.door import open_door
 
@@ -109,26 +110,11 @@ def test_no_one_is_known_behind_an_address_that_is_not_loopback(table: SocketTab
         client, served = dial(listener)
         with client, served:
             source, target = ends(client)
-            peer = Peer(*source)
-            assert LoopbackIdentifier(*target, table, operator=os.geteuid()).identify(peer) == local_caller(
-                os.geteuid(), operator=os.geteuid(), via="loopback"
-            )
-            assert LoopbackIdentifier(host, target[1], table, operator=0).identify(peer) is None
-            assert LoopbackIdentifier(*target, table, operator=0).identify(Peer("192.0.2.1", source[1])) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "peer"),
-    [
-        ("ipv4:127.0.0.1:5", Peer("127.0.0.1", 5)),
-        ("ipv6:[::1]:5", Peer("::1", 5)),
-        ("ipv6:%5B::1%5D:5", Peer("::1", 5)),
-        ("unix:/run/x", Peer("", 0)),
-        ("", Peer("", 0)),
-    ],
-)
-def test_grpc_spells_peers_in_several_ways(text: str, peer: Peer) -> None:
-    assert Peer.parse(text) == peer
+            identifier = LoopbackIdentifier(table, operator=os.geteuid())
+            me = local_caller(os.geteuid(), operator=os.geteuid(), via="loopback")
+            assert identifier.identify(TcpPeer(source, target)) == me
+            assert identifier.identify(TcpPeer(source, (host, target[1]))) is None
+            assert identifier.identify(TcpPeer(("192.0.2.1", source[1]), target)) is None
 
 
 CALLER = """
@@ -172,26 +158,28 @@ async def test_another_user_is_another_owner(tmp_path: Path) -> None:
         assert [each.session_id for each in (await stub.ListSessions(pb.ListSessionsRequest())).sessions] == [mine]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "0.0.0.0", "::"])
 @pytest.mark.anyio
-async def test_callers_over_both_loopback_addresses_are_the_same_owner(tmp_path: Path, host: str) -> None:
-    async with open_door(tmp_path, host=host) as door, open_channel(door.target) as channel:
-        made = await SandboxStub(channel).CreateSession(pb.CreateSessionRequest())
+async def test_callers_over_any_loopback_address_are_the_same_owner(tmp_path: Path, host: str) -> None:
+    async with open_door(tmp_path, host=host) as door:
+        # A wildcard is dialled by a loopback address; the accepted connection still has two exact ends.
+        port = door.target.endpoint.rpartition(":")[2]
+        dialled = {"0.0.0.0": f"127.0.0.1:{port}", "::": f"[::1]:{port}"}.get(host, door.target.endpoint)
+        async with open_channel(dataclasses.replace(door.target, endpoint=dialled)) as channel:
+            made = await SandboxStub(channel).CreateSession(pb.CreateSessionRequest())
         owner = uid_owner(os.geteuid())
         assert [view.session_id for view in door.engine.list_sessions(owner)] == [made.session_id]
 
 
 @pytest.mark.anyio
 async def test_a_stranger_is_refused_before_anything_happens(tmp_path: Path) -> None:
-    class Nobody:
-        def identify(self, peer: Peer) -> None:
-            return None
-
-    async with open_door(tmp_path, identifier=Nobody()) as door, open_channel(door.target) as channel:
+    async with open_door(tmp_path, loopback=False) as door, open_channel(door.target) as channel:
         with pytest.raises(aio.AioRpcError) as caught:
             await SandboxStub(channel).CreateSession(pb.CreateSessionRequest())
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert door.engine.creates == 0
+    async with open_door(tmp_path) as door, open_channel(door.target) as channel:
+        assert (await SandboxStub(channel).CreateSession(pb.CreateSessionRequest())).session_id
 
 
 def test_a_connection_reset_by_its_maker_is_nobody(table: SocketTable, listener: socket.socket) -> None:

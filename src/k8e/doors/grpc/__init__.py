@@ -1,5 +1,7 @@
 """The gRPC door: `sandbox.v1` over TLS."""
 
-from k8e.doors.grpc.serving import Address, serve
+from k8e.doors.grpc.address import Address
+from k8e.doors.grpc.front import FrontSettings
+from k8e.doors.grpc.serving import Door, serve
 
-__all__ = ["Address", "serve"]
+__all__ = ["Address", "Door", "FrontSettings", "serve"]

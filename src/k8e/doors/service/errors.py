@@ -19,6 +19,7 @@ TABLE: dict[type[errors.K8eError], tuple[str, str]] = {
     errors.InvalidSpec: ("INVALID_ARGUMENT", "invalid"),
     errors.NotFound: ("NOT_FOUND", "not_found"),
     errors.Conflict: ("ABORTED", "conflict"),
+    errors.Unauthenticated: ("UNAUTHENTICATED", "unauthenticated"),
     errors.Denied: ("PERMISSION_DENIED", "denied"),
     errors.Exhausted: ("RESOURCE_EXHAUSTED", "exhausted"),
     errors.HostUnsupported: ("UNIMPLEMENTED", "unsupported"),

@@ -18,6 +18,7 @@ from k8e.doors.service.call import Call
 from k8e.doors.service.errors import single
 from k8e.doors.service.execs import ExecRpcs
 from k8e.doors.service.files import FileRpcs
+from k8e.doors.service.identity import IdentityRpcs
 from k8e.doors.service.network import NetworkRpcs
 from k8e.doors.service.runs import RunRpcs
 from k8e.doors.service.secrets import SecretRpcs
@@ -39,7 +40,7 @@ Method = Callable[[Call, Any], Awaitable[Any]]
 class Service:
     """All RPCs over one engine; an RPC that no room serves is refused with a clear text."""
 
-    def __init__(self, engine: Engine, *, defaults: SessionSpec, facts: ServerFacts) -> None:
+    def __init__(self, engine: Engine, *, defaults: SessionSpec, facts: ServerFacts, identity: IdentityRpcs) -> None:
         rooms = (
             SessionRpcs(engine, defaults),
             ExecRpcs(engine),
@@ -48,6 +49,7 @@ class Service:
             TerminalRpcs(engine),
             SecretRpcs(engine),
             NetworkRpcs(engine),
+            identity,
             ApprovalRpcs(engine),
             ServerRpcs(engine, facts),
         )

@@ -1,0 +1,49 @@
+"""Where a door listens."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+__all__ = ["Address", "listening_sockets", "plain"]
+
+BACKLOG = 1024
+WILDCARD_V6 = "::"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+    """0 takes any free port."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def listening_sockets(address: Address) -> list[socket.socket]:
+    """One socket for each address that the host's name means, all on one port. Raises: OSError."""
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    opened: list[socket.socket] = []
+    try:
+        for family, host in dict.fromkeys((family, ends[0]) for family, _, _, _, ends in found):
+            port = opened[0].getsockname()[1] if opened else address.port
+            opened.append(_listening(family, str(host), port))
+    except OSError:
+        for each in opened:
+            each.close()
+        raise
+    return opened
+
+
+def plain(ends: tuple[str, int]) -> tuple[str, int]:
+    """An IPv4 end as such, also where an IPv6 socket shows it as a mapped one."""
+    host, port = ends[:2]
+    return (host.removeprefix("::ffff:") if "." in host else host), port
+
+
+def _listening(family: int, host: str, port: int) -> socket.socket:
+    both = family == socket.AF_INET6 and host == WILDCARD_V6 and socket.has_dualstack_ipv6()
+    opened = socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
+    opened.setblocking(False)
+    return opened

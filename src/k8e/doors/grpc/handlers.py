@@ -1,0 +1,100 @@
+"""Every RPC of the descriptor as gRPC wants it: identified, decoded, and answered or refused."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message_factory import GetMessageClass
+from grpc import aio
+
+from k8e.doors.grpc.lobby import Lobby
+from k8e.doors.service import SERVICE
+from k8e.doors.service.decoding import parsed
+from k8e.doors.service.edge import Edge
+from k8e.doors.service.errors import answer_for
+from k8e.errors import K8eError
+from k8e.identity import Caller, Presented
+from k8e.model import OwnerId
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+__all__ = ["handlers", "presented", "refuse"]
+
+Context = aio.ServicerContext[Any, Any]
+Handler = Callable[[Any, Context], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcCall:
+    caller: Caller
+    owner: OwnerId
+    context: Context
+
+    async def write(self, message: Message) -> None:
+        await self.context.write(message)
+
+    def trail(self, **metadata: str | int | bool) -> None:
+        values = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in metadata.items()}
+        self.context.set_trailing_metadata(
+            tuple((f"k8e-{key.replace('_', '-')}", text) for key, text in values.items())
+        )
+
+
+def handlers(edge: Edge, lobby: Lobby) -> grpc.GenericRpcHandler:
+    """Every method of the service for callers whom the edge admits."""
+    table = {method.name: registered(edge, method, lobby) for method in SERVICE.methods}
+    return grpc.method_handlers_generic_handler(SERVICE.full_name, table)
+
+
+def registered(edge: Edge, method: MethodDescriptor, lobby: Lobby) -> grpc.RpcMethodHandler[Any, Any]:
+    sides = tuple("stream" if side else "unary" for side in (method.client_streaming, method.server_streaming))
+    make = getattr(grpc, f"{sides[0]}_{sides[1]}_rpc_method_handler")
+    # Requests stay bytes until the handler: gRPC would answer one that does not parse with a code of its own.
+    handler: grpc.RpcMethodHandler[Any, Any] = make(
+        guarded(edge, method, lobby), response_serializer=GetMessageClass(method.output_type).SerializeToString
+    )
+    return handler
+
+
+def guarded(edge: Edge, method: MethodDescriptor, lobby: Lobby) -> Handler:
+    """The edge of the door: identity before, the error table after."""
+    kind, name = GetMessageClass(method.input_type), method.name
+
+    async def each(pieces: AsyncIterator[bytes]) -> AsyncIterator[Message]:
+        async for piece in pieces:
+            yield parsed(kind, piece)
+
+    async def handle(data: Any, context: Context) -> Any:
+        try:
+            admitted = edge.admit(name, presented(context, lobby))
+            request = each(data) if method.client_streaming else parsed(kind, data)
+            return await edge.answer(name, GrpcCall(admitted.caller, admitted.owner, context), request)
+        except K8eError as error:
+            await refuse(context, error)
+
+    return handle
+
+
+def presented(context: Context, lobby: Lobby) -> Presented:
+    """What the connection and the call show about themselves."""
+    metadata = context.invocation_metadata() or ()
+    return Presented(
+        peer=lobby.peer_of(context.peer()),
+        authorization=header(metadata, "authorization"),
+        owner=header(metadata, "k8e-owner"),
+    )
+
+
+def header(metadata: Any, name: str) -> str:
+    """A header's text; several of one name are joined as HTTP does it, which makes no credential good."""
+    return ", ".join(value for key, value in metadata if key == name and isinstance(value, str))
+
+
+async def refuse(context: Context, error: K8eError) -> NoReturn:
+    code, text, trailing = answer_for(error)
+    await context.abort(grpc.StatusCode[code], text, trailing)

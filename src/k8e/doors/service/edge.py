@@ -1,0 +1,90 @@
+"""The edge of the service: who is calling, what it may ask for, and what is done around every call.
+
+Both doors come through here, so a call is admitted, limited, recorded and counted alike whichever protocol carries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+from k8e.doors.service.call import Call
+from k8e.doors.service.service import SERVICE, Service
+from k8e.errors import Denied, K8eError
+from k8e.identity.callers import Caller, Role
+from k8e.identity.doorkeeper import Admitted, Doorkeeper
+from k8e.identity.presented import Presented
+
+__all__ = ["Edge", "Refusal", "Step", "Stream"]
+
+FOR_ADMINISTRATORS = frozenset({"StopServer", "CreateApiKey", "ListApiKeys", "DeleteApiKey"})
+FOR_APPROVERS = frozenset({"ListApprovals", "ApproveAction", "WhoAmI", "ServerStatus", "Login"})
+STREAMING = frozenset(method.name for method in SERVICE.methods if method.client_streaming)
+
+Step = Callable[[str, Call, object], AbstractContextManager[None]]
+"""One thing done around every call: name, call, request → entered before it, left after it with its error."""
+Refusal = Callable[[str, Presented, K8eError], None]
+"""Told of a call that was refused before anybody knew whose it is."""
+
+
+class Stream:
+    """The messages of a caller that streams; the first one, which names the objects, can be looked at afterwards."""
+
+    def __init__(self, messages: AsyncIterator[Any]) -> None:
+        self._messages = messages
+        self.first: Any | None = None
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        message = await anext(self._messages)
+        if self.first is None:
+            self.first = message
+        return message
+
+
+class Edge:
+    """Steps are entered in the order given and left in reverse; the role is checked inside all of them, so that they
+    see what was denied."""
+
+    def __init__(
+        self,
+        service: Service,
+        doorkeeper: Doorkeeper,
+        *,
+        steps: Sequence[Step] = (),
+        refusals: Sequence[Refusal] = (),
+    ) -> None:
+        self._service = service
+        self._doorkeeper = doorkeeper
+        self._steps = tuple(steps)
+        self._refusals = tuple(refusals)
+
+    def admit(self, name: str, presented: Presented) -> Admitted:
+        """Who is calling, and for whom. Raises: Unauthenticated, Denied."""
+        try:
+            return self._doorkeeper.admit(presented)
+        except K8eError as error:
+            for tell in self._refusals:
+                tell(name, presented, error)
+            raise
+
+    async def answer(self, name: str, call: Call, request: Any) -> Any:
+        """Serve one call of an admitted caller. Raises: K8eError."""
+        if name in STREAMING:
+            request = Stream(request)
+        with ExitStack() as around:
+            for step in self._steps:
+                around.enter_context(step(name, call, request))
+            check_role(name, call.caller)
+            return await self._service.answer(name, call, request)
+
+
+def check_role(name: str, caller: Caller) -> None:
+    """Raises: Denied."""
+    if caller.role is Role.APPROVER and name not in FOR_APPROVERS:
+        raise Denied(f"{caller.identity} is an approver: it may only see and decide approvals")
+    if caller.role is not Role.ADMIN and name in FOR_ADMINISTRATORS:
+        raise Denied(f"{name} is only for administrators of this server")
