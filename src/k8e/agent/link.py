@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 from k8e.wire.frames import Decoder, ProtocolError
 from k8e.wire.items import Acked, Cancelled, Data, Finished, Opened
 from k8e.wire.mux import Mux
@@ -23,6 +25,10 @@ __all__ = ["Link", "Subscriber"]
 
 _OUTPUT_BYTES = 1024 * 1024
 _MAX_BUFFERS = 256
+
+_SHORT_OF_MEMORY = (errno.ENOMEM, errno.ENOBUFS)
+"""The sandbox is at its limit, and this link is how it will be relieved: it must outlive that."""
+_AGAIN_S = 0.01
 
 
 class Subscriber:
@@ -89,8 +95,11 @@ class Link:
                 self._advance(self._sock.sendmsg(self._pending[:_MAX_BUFFERS]))
         except BlockingIOError:
             pass
-        except OSError:
-            self.close()
+        except OSError as error:
+            if error.errno in _SHORT_OF_MEMORY:
+                self._loop.later(_AGAIN_S, self.flush)
+            else:
+                self.close()
             return
         self._loop.watch(self._sock.fileno(), READ | WRITE if self._pending else READ, self._ready)
 
@@ -122,7 +131,9 @@ class Link:
             items = self.mux.receive(self._decoder.filled(count)) if count else None
         except BlockingIOError:
             return
-        except (OSError, ProtocolError):
+        except (OSError, ProtocolError) as error:
+            if isinstance(error, OSError) and error.errno in _SHORT_OF_MEMORY:
+                return  # still readable: the loop comes back
             items = None
         if items is None:
             self.close()
