@@ -7,7 +7,6 @@ lives, the next request dials again. Death is learnt once, from the kernel, and 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,6 +40,7 @@ class Box:
         self._link: Link | None = None
         self._dialing = asyncio.Lock()
         self._death: Death | None = None
+        self._is_out_of_memory = False
         self._watches: list[asyncio.Task[None]] = []
 
     @property
@@ -136,6 +136,8 @@ class Box:
 
     async def _watch_death(self) -> None:
         death = await self._substrate.death(self.id)
+        if self._is_out_of_memory:
+            death = Death(oom=True, detail="it was out of memory and its agent could not run")
         self._death = death
         if self._link is not None:
             await self._link.close()
@@ -143,19 +145,30 @@ class Box:
             self.died(self, death)
 
     async def _watch_memory(self) -> None:
+        in_vain = 0
         while not self.is_dead:
             await self._substrate.out_of_memory(self.id)
-            if await self._kill_hog():
+            try:
+                in_vain = 0 if await self._kill_hog() else in_vain + 1
                 await self._substrate.relieved(self.id)
+                if in_vain > 1:
+                    await self._give_up_memory("no process is left to kill")
+            except (LinkLost, RemoteError, TimeoutError, SandboxFailed) as error:
+                # An agent that cannot answer leaves the sandbox frozen at its limit; only removing it frees the memory.
+                await self._give_up_memory(f"{type(error).__name__}: {error}")
+
+    async def _give_up_memory(self, why: str) -> None:
+        _log.info("removing a sandbox that stays out of memory: %s", why, extra={"sandbox": self.id})
+        self._is_out_of_memory = True
+        await self.condemn()
 
     async def _kill_hog(self) -> bool:
-        with contextlib.suppress(LinkLost, RemoteError, TimeoutError, SandboxFailed):
+        """Whether there was one: it may have ended by itself meanwhile."""
+        try:
             killed = await (await self.link()).call("oom", {}, timeout_s=_OOM_ANSWER_TIMEOUT_S)
-            _log.info(
-                "killed a process that hit the memory limit", extra={"sandbox": self.id, "pid": killed.get("pid")}
-            )
-            return True
-        # An agent that cannot answer leaves the sandbox frozen at its limit; only removing it frees the memory.
-        _log.info("removing a sandbox that is out of memory and does not answer", extra={"sandbox": self.id})
-        await self.condemn()
-        return False
+        except RemoteError as error:
+            if error.code != "not_found":
+                raise
+            return False
+        _log.info("killed a process that hit the memory limit", extra={"sandbox": self.id, "pid": killed.get("pid")})
+        return True
