@@ -20,6 +20,7 @@ from pathlib import Path
 
 from k8e import __version__
 from k8e.agent import hook, libc
+from k8e.doors import connect
 from k8e.doors.grpc import Address, Door, serve
 from k8e.doors.service import Edge, IdentityRpcs, ServerFacts, Service
 from k8e.doors.service.errors import single
@@ -94,9 +95,14 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
         with contextlib.closing(SocketTable()) as sockets:
             keeper = office.doorkeeper(sockets=sockets if settings.loopback_identity else None, operator=os.geteuid())
             edge = Edge(service, keeper)
-            async with listening(settings, edge, undrained=stop.leave) as door, asyncio.TaskGroup() as group:
+            async with (
+                listening(settings, edge, undrained=stop.leave) as door,
+                connect.serve(edge, path=settings.data_dir / "server" / "k8e.sock", undrained=stop.leave) as socket,
+                asyncio.TaskGroup() as group,
+            ):
                 for number, bound in enumerate(door.bound, start=1):
                     doors["grpc" if number == 1 else f"grpc-{number}"] = f"grpcs://{bound}"
+                doors["connect"] = socket
                 renewing = group.create_task(renew(settings, door), name="server certificate")
                 announce_authority(settings, office.authority, door.bound[0])
                 with published(settings.data_dir / "server" / "server.json", doors):

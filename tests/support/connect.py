@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from k8e.doors.connect import serve
+from k8e.doors.connect import Bounds, serve
 from tests.support.door import OpenDoor, open_door
 
 __all__ = ["ConnectDoor", "Reply", "Wire", "connect_door", "envelope"]
@@ -147,9 +147,9 @@ class ConnectDoor:
 
 
 @asynccontextmanager
-async def connect_door(root: Path) -> AsyncIterator[ConnectDoor]:
+async def connect_door(root: Path, **bounds: int | float) -> AsyncIterator[ConnectDoor]:
     """The JSON door over the fake engine, beside the gRPC door."""
     async with open_door(root) as door:
         path = root / "server" / "k8e.sock"
-        async with serve(door.edge, path=path):
+        async with serve(door.edge, path=path, bounds=Bounds(**bounds)):  # type: ignore[arg-type]  # any of them
             yield ConnectDoor(path, door)

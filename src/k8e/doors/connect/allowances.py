@@ -10,13 +10,11 @@ from k8e.errors import Exhausted
 
 __all__ = ["Allowances", "Held"]
 
-USER_BYTES = 256 * 1024 * 1024
-
 
 class Allowances:
     """What each user's requests hold; nobody's uploads leave too little for another's."""
 
-    def __init__(self, most: int = USER_BYTES) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
         self._held: Counter[int] = Counter()
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from google.protobuf.message import Message
 
 from k8e.doors.connect.allowances import Allowances
+from k8e.doors.connect.bounds import Bounds
 from k8e.doors.connect.codec import Codec
 from k8e.doors.connect.connections import CONNECTION, Connection
 from k8e.doors.connect.envelopes import END, enclosed
@@ -33,9 +34,6 @@ __all__ = ["App"]
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-BODY_S = 60.0
-"""How long a request that is one message may take to arrive."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,10 +69,10 @@ class Messages:
 
 
 class App:
-    def __init__(self, edge: Edge, *, body_s: float = BODY_S) -> None:
+    def __init__(self, edge: Edge, bounds: Bounds) -> None:
         self._edge = edge
-        self._body_s = body_s
-        self._allowances = Allowances()
+        self._body_s = bounds.body_s
+        self._allowances = Allowances(bounds.user_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection: Connection = scope["state"][CONNECTION]

@@ -22,6 +22,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from k8e.doors.connect.bounds import Bounds
 from k8e.doors.connect.errors import Failure
 from k8e.doors.connect.hangups import Hangups
 from k8e.doors.connect.peers import PeerCredentials, credentials_of
@@ -32,18 +33,15 @@ CONNECTION = "connection"
 """Where the application finds its connection in the scope's state."""
 
 HEAD_BYTES = 64 * 1024
-HEAD_S = 10.0
-CONNECTIONS_PER_USER = 256
 
 
 class Listening(ServerState):
     """What the connections of one door share."""
 
-    def __init__(self, hangups: Hangups, *, head_s: float = HEAD_S, most: int = CONNECTIONS_PER_USER) -> None:
+    def __init__(self, hangups: Hangups, bounds: Bounds) -> None:
         super().__init__()
         self.hangups = hangups
-        self.head_s = head_s
-        self.most = most
+        self.bounds = bounds
         self.by_user: Counter[int] = Counter()
         self.is_closing = False
         self._changed = asyncio.Event()
@@ -107,7 +105,7 @@ class Connection(HttpToolsProtocol):
         self._shared.by_user[self.peer.uid] += 1
         self._descriptor = sock.fileno()
         self._shared.hangups.watch(self._descriptor, self._hung_up)
-        if self._shared.by_user[self.peer.uid] > self._shared.most:
+        if self._shared.by_user[self.peer.uid] > self._shared.bounds.connections:
             self._refuse(Failure("resource_exhausted", "too many connections of this user; close some first"))
         elif self._shared.is_closing:
             transport.abort()
@@ -201,7 +199,7 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _expect_head(self) -> None:
-        self._head_timer = self.loop.call_later(self._shared.head_s, self._is_late)
+        self._head_timer = self.loop.call_later(self._shared.bounds.head_s, self._is_late)
 
     def _stop_head_timer(self) -> None:
         if self._head_timer:

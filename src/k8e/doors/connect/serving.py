@@ -10,6 +10,7 @@ from pathlib import Path
 from uvicorn.config import Config
 
 from k8e.doors.connect.app import App
+from k8e.doors.connect.bounds import BOUNDS, Bounds
 from k8e.doors.connect.connections import Connection, Listening
 from k8e.doors.connect.hangups import Hangups
 from k8e.doors.connect.sockets import placed
@@ -17,20 +18,18 @@ from k8e.doors.service.edge import Edge
 
 __all__ = ["serve"]
 
-DRAIN_S = 5.0
-IDLE_S = 60
-"""How long a connection without a request is kept."""
-
 
 @asynccontextmanager
-async def serve(edge: Edge, *, path: Path, undrained: Callable[[], None] = lambda: None) -> AsyncIterator[str]:
+async def serve(
+    edge: Edge, *, path: Path, bounds: Bounds = BOUNDS, undrained: Callable[[], None] = lambda: None
+) -> AsyncIterator[str]:
     """Serve on `path` until the block ends; yields its address.
 
     At the end running calls get a while to finish; then `undrained` may leave without cancelling them, because
     cancelling a call stops its command. Raises: Conflict when another server is there; OSError.
     """
     config = Config(
-        App(edge),
+        App(edge, bounds),
         lifespan="off",
         ws="none",
         interface="asgi3",
@@ -40,12 +39,12 @@ async def serve(edge: Edge, *, path: Path, undrained: Callable[[], None] = lambd
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        timeout_keep_alive=IDLE_S,
+        timeout_keep_alive=bounds.idle_s,
     )
     config.load()
     loop = asyncio.get_running_loop()
     with placed(path) as sock, closing(Hangups(loop)) as hangups:
-        state = Listening(hangups)
+        state = Listening(hangups, bounds)
         server = await loop.create_unix_server(lambda: Connection(config, state), sock=sock)
         try:
             yield f"unix://{path}"
@@ -58,7 +57,7 @@ async def drain(state: Listening, undrained: Callable[[], None]) -> None:
     """Let calls end; what is still there then is cut off, and a connection that is gone ends its call."""
     state.close()
     if state.tasks:
-        await asyncio.wait(state.tasks, timeout=DRAIN_S)
+        await asyncio.wait(state.tasks, timeout=state.bounds.drain_s)
     if state.tasks:
         undrained()
     state.abort()

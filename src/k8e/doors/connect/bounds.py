@@ -1,0 +1,26 @@
+"""What one door lets its callers take, in time and in number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["BOUNDS", "Bounds"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    head_s: float = 10.0
+    """For a request's head to arrive, from the connection or from its first byte."""
+    body_s: float = 60.0
+    """For a request that is one message to arrive; a stream may be silent for as long as it likes."""
+    idle_s: int = 60
+    """How long a connection without a request is kept."""
+    drain_s: float = 5.0
+    """How long running calls may go on when the door closes."""
+    connections: int = 256
+    """Of one user at a time, far fewer than the server may open."""
+    user_bytes: int = 256 * 1024 * 1024
+    """Memory that the requests of one user hold at a time: a few of the largest messages."""
+
+
+BOUNDS = Bounds()
