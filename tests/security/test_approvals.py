@@ -30,8 +30,8 @@ AGENT_SPEC = SessionSpec(runtime=Runtime.CONTAINER)
 
 
 @pytest.fixture
-def service(engine: Engine) -> Service:
-    return service_over(engine)
+def service(engine: Engine, tmp_path: Path) -> Service:
+    return service_over(engine, tmp_path)
 
 
 @pytest.fixture
@@ -205,11 +205,11 @@ async def test_a_restart_keeps_the_question_the_rule_and_the_answer(host: Provis
     settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0))
     async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
         kept = await engine.create_session(OWNER, AGENT_SPEC)
-        service, box = service_over(engine), Cell(engine, kept.session_id)
+        service, box = service_over(engine, data_dir), Cell(engine, kept.session_id)
         waiting, decided = await _ask(service, box), await _ask(service, box)
         await _decide(service, PERSON, decided)
     async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
-        service = service_over(engine)
+        service = service_over(engine, data_dir)
         assert (await _confirmed(service, decided)).approved
         with pytest.raises(Denied):
             await _decide(service, AGENT, waiting)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import Message
 
-from k8e.doors.service import ServerFacts, Service
+from k8e.doors.service import IdentityRpcs, ServerFacts, Service
 from k8e.engine.engine import Engine
+from k8e.identity import Office
 from k8e.identity.callers import Caller, Role
 from k8e.model import OwnerId, SessionSpec
 
@@ -45,8 +48,10 @@ def as_key(name: str, *, owner: str, role: Role = Role.USER, via: str = "key") -
     return StraightCall(Caller(owner=OwnerId(owner), identity=f"key:{name}", role=role, via=via))
 
 
-def service_over(engine: Engine) -> Service:
+def service_over(engine: Engine, root: Path) -> Service:
+    """The whole service; keys and certificates live under `root`."""
+    office = Office.open(root / "server", clock=time.time)
     facts = ServerFacts(
-        pid=1, data_dir="", version="0", doors=dict, operator=OwnerId("uid:0"), stop=lambda destroy: None
+        pid=1, data_dir="", version="0", doors=dict, ca_fingerprint=office.authority.fingerprint, stop=lambda _: None
     )
-    return Service(engine, defaults=SessionSpec(), facts=facts)
+    return Service(engine, defaults=SessionSpec(), facts=facts, identity=IdentityRpcs(office))

@@ -22,8 +22,12 @@ FOR_ADMINISTRATORS = frozenset({"StopServer", "CreateApiKey", "ListApiKeys", "De
 FOR_APPROVERS = frozenset({"ListApprovals", "ApproveAction", "WhoAmI", "ServerStatus", "Login"})
 STREAMING = frozenset(method.name for method in SERVICE.methods if method.client_streaming)
 
-Step = Callable[[str, Call, object], AbstractContextManager[None]]
-"""One thing done around every call: name, call, request → entered before it, left after it with its error."""
+Hear = Callable[[object], None]
+Step = Callable[[str, Call, object], AbstractContextManager[Hear | None]]
+"""One thing done around every call: name, call, request → entered before it, left after it with its error.
+
+What it is entered with hears the answer, where there is one.
+"""
 Refusal = Callable[[str, Presented, K8eError], None]
 """Told of a call that was refused before anybody knew whose it is."""
 
@@ -76,10 +80,12 @@ class Edge:
         if name in STREAMING:
             request = Stream(request)
         with ExitStack() as around:
-            for step in self._steps:
-                around.enter_context(step(name, call, request))
+            hearing = [around.enter_context(step(name, call, request)) for step in self._steps]
             check_role(name, call.caller)
-            return await self._service.answer(name, call, request)
+            answer = await self._service.answer(name, call, request)
+            for hear in filter(None, hearing):
+                hear(answer)
+            return answer
 
 
 def check_role(name: str, caller: Caller) -> None:

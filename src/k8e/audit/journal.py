@@ -1,0 +1,216 @@
+"""The writer of the trail: records are handed over and never waited for.
+
+A thread writes each record as soon as it comes and makes them durable together a moment later. A disk that is full
+does not stop the service: records wait, in bounds, and what was lost beyond them is itself recorded.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import queue
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from k8e.audit.chain import Broken, End, Fields, Head, sealed
+from k8e.audit.files import Trail, first_seq
+
+__all__ = ["HEAD_LOST", "Journal"]
+
+_log = logging.getLogger(__name__)
+
+HEAD_LOST: Final = "audit.head_lost"
+_SYNC_S: Final = 0.05
+"""How long written records wait for others before the disk is asked to keep them."""
+_RETRY_S: Final = 1.0
+_GROUP: Final = 256
+_APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+_WAITING: Final = 20_000
+_FILE_BYTES: Final = 16 * 2**20
+_FILES: Final = 64
+"""With files of this size a gigabyte of records; then the oldest go, and the head says so."""
+
+
+class Journal:
+    """Opened once per data directory; `close` finishes what was handed over."""
+
+    def __init__(self, data_dir: Path, *, file_bytes: int = _FILE_BYTES, files: int = _FILES) -> None:
+        """Open or create the trail, and mend what a crash left. Raises: StoreFailed, OSError."""
+        self._trail = Trail(data_dir)
+        self._file_bytes = file_bytes
+        self._files = files
+        self._trail.directory.mkdir(parents=True, exist_ok=True)
+        self._trail.directory.chmod(0o700)
+        self._queue: queue.SimpleQueue[Fields | None] = queue.SimpleQueue()
+        self._backlog: list[Fields] = []
+        self._dropped = self._overflowed = self._told = 0
+        self._is_failing = False
+        self._has_rotated = True
+        self._size = 0
+        self._fd = -1
+        self._key, head = self._open_head()
+        self._begins = head.begins
+        self._synced = self._end = self._open_last(head)
+        self._thread = threading.Thread(target=self._work, name="audit writer", daemon=True)
+        self._thread.start()
+
+    def add(self, fields: Fields) -> None:
+        """Hand over one record; returns at once."""
+        if self._queue.qsize() < _WAITING:
+            self._queue.put(fields)
+        else:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Write down what was handed over."""
+        self._queue.put(None)
+        self._thread.join()
+        os.close(self._fd)
+
+    # At start
+
+    def _open_head(self) -> tuple[bytes, Head]:
+        key = self._trail.key()
+        if key is None and not self._trail.files():
+            return self._trail.begin(), Head()
+        try:
+            key = key or self._trail.begin()
+            head = self._trail.head(key)
+            reason = "" if head else "there is none"
+        except Broken as error:
+            head, reason = None, str(error)
+        if reason:
+            _log.error("the head of the audit trail cannot be used", extra={"reason": reason})
+            self._backlog.append(_note(HEAD_LOST, reason=reason))
+        return key or b"", head or Head()
+
+    def _open_last(self, head: Head) -> End:
+        """Open the newest file and say where the chain goes on: nothing that was there is hidden by going on."""
+        paths = self._trail.files()
+        path = paths[-1] if paths else self._trail.file_from(head.ends.seq + 1)
+        self._fd = os.open(path, _APPEND, 0o600)
+        tail = self._trail.tail(path, self._key)
+        if tail.cut_bytes:
+            _log.warning("a record of the audit trail was cut short by a crash", extra={"bytes": tail.cut_bytes})
+            os.ftruncate(self._fd, tail.whole_bytes)
+            self._backlog.append(_note("audit.repaired", cut_bytes=tail.cut_bytes))
+        self._size = tail.whole_bytes
+        end = self._last_end(head)
+        if end.seq < head.ends.seq:
+            _log.error("records of the audit trail are missing", extra={"last": end.seq, "known": head.ends.seq})
+            return head.ends
+        return end
+
+    def _last_end(self, head: Head) -> End:
+        for path in reversed(self._trail.files()):
+            tail = self._trail.tail(path, self._key)
+            if tail.whole_bytes:
+                return tail.end or head.ends
+        return head.begins
+
+    # In the thread
+
+    def _work(self) -> None:
+        due = time.monotonic()
+        self._write()
+        is_open = True
+        while is_open:
+            batch, is_open = self._next()
+            if batch and self._synced == self._end:
+                due = time.monotonic() + _SYNC_S
+            self._backlog += batch
+            self._write()
+            if self._synced != self._end and (time.monotonic() >= due or not is_open):
+                self._sync()
+
+    def _next(self) -> tuple[list[Fields], bool]:
+        """What was handed over since, and whether more may come; waits no longer than something else is due."""
+        is_idle = self._synced == self._end and not self._backlog
+        batch: list[Fields] = []
+        try:
+            first = self._queue.get(timeout=None if is_idle else _RETRY_S if self._is_failing else _SYNC_S)
+            while first is not None:
+                batch.append(first)
+                if len(batch) >= _GROUP:
+                    return batch, True
+                first = self._queue.get_nowait()
+        except queue.Empty:
+            return batch, True
+        return batch, False
+
+    def _write(self) -> None:
+        """Write the backlog as one piece; where that fails it waits, and beyond bounds is counted as lost."""
+        if not self._backlog:
+            return
+        lost = self._dropped + self._overflowed
+        notes = [_note("audit.lost", records=lost - self._told)] if lost > self._told else []
+        lines, end = bytearray(), self._end
+        for fields in [*notes, *self._backlog]:
+            line, end = sealed(fields, after=end, key=self._key)
+            lines += line
+        try:
+            self._append(lines)
+        except OSError as error:
+            self._fail(error)
+            return
+        self._told = lost
+        self._end, self._backlog = end, []
+
+    def _append(self, lines: bytes | bytearray) -> None:
+        if self._size >= self._file_bytes:
+            self._rotate()
+        if os.write(self._fd, lines) != len(lines):
+            # Half a record is none; and a second try would begin in the middle of a line.
+            os.ftruncate(self._fd, self._size)
+            raise OSError(errno.ENOSPC, "no space left on device")
+        self._size += len(lines)
+
+    def _fail(self, error: OSError) -> None:
+        if len(self._backlog) > _WAITING:
+            self._overflowed += len(self._backlog) - _WAITING
+            del self._backlog[_WAITING:]
+        if not self._is_failing:
+            self._is_failing = True
+            _log.error(
+                "THE AUDIT TRAIL CANNOT BE WRITTEN; the service goes on: free space on its disk",
+                extra={"directory": str(self._trail.directory), "error": str(error)},
+            )
+
+    def _rotate(self) -> None:
+        os.fsync(self._fd)
+        fd = os.open(self._trail.file_from(self._end.seq + 1), _APPEND, 0o600)
+        os.close(self._fd)
+        self._fd, self._size, self._has_rotated = fd, 0, True
+
+    def _sync(self) -> None:
+        end = self._end
+        try:
+            os.fdatasync(self._fd)
+            doomed = self._prune() if self._has_rotated else []
+            self._trail.write_head(Head(begins=self._begins, ends=end), self._key)
+            for path in doomed:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            self._fail(error)
+            return
+        self._synced, self._has_rotated = end, False
+        if self._is_failing:
+            _log.warning("the audit trail is written again")
+            self._is_failing = False
+
+    def _prune(self) -> list[Path]:
+        """Files beyond the bound, once the head begins after them: a crash in between leaves one too many."""
+        paths = self._trail.files()
+        doomed, kept = paths[: -self._files], paths[-self._files :]
+        if doomed:
+            last = self._trail.tail(doomed[-1], self._key).end
+            self._begins = last or End(first_seq(kept[0]) - 1, self._begins.hash)
+        return doomed
+
+
+def _note(kind: str, **fields: str | int) -> Fields:
+    """What the journal itself has to say."""
+    return {"time": round(time.time(), 3), "rpc": kind, "identity": "server", "outcome": "OK", **fields}

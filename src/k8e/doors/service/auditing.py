@@ -1,0 +1,147 @@
+"""Who did what, with what outcome: one record of the audit trail around every call that does something.
+
+Calls that only look leave no record unless they are refused. A record names objects and never holds contents: no
+code, no environment, no value of a secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from k8e.buckets import Buckets
+from k8e.doors.service.call import Call
+from k8e.doors.service.errors import answer_for
+from k8e.errors import Denied, K8eError, Unauthenticated
+from k8e.identity.presented import Presented, TcpPeer, UnixPeer
+
+if TYPE_CHECKING:
+    from k8e.audit import Fields
+
+__all__ = ["Auditing", "Journal"]
+
+LOOKS = frozenset({
+    "GetSession", "ListSessions", "PollRun", "GetProcesses", "ListFiles", "GetTranscript", "GetEvents", "SnapshotList",
+    "TerminalStream", "TerminalForeground", "ListExposed", "AttachExec", "AttachRun", "ListRuns", "StatFile",
+    "ListDirectory", "WatchFiles", "ListEgress", "ListSecrets", "ListWorkspaces", "ListApprovals", "ListApiKeys",
+    "WhoAmI", "ServerStatus",
+})  # fmt: skip
+OBJECTS = (
+    "session_id", "parent_session_id", "run_id", "exec_id", "terminal_id", "approval_id", "tenant_id", "name", "path",
+    "approved", "role",
+)  # fmt: skip
+MADE = ("session_id", "run_id", "terminal_id", "approval_id", "name", "status")
+"""What an answer adds: the names of things that the call made."""
+MESSAGES_INSIDE = ("start",)
+VALUE_CHARS = 256
+STRANGERS_PER_S, STRANGERS_BURST = 5.0, 100.0
+"""Records about callers whom nobody knows: they must not be able to fill the disk."""
+
+
+class Journal(Protocol):
+    def add(self, fields: Fields) -> None: ...
+
+
+class Auditing:
+    """A step of the edge; `refused` hears of calls that were not let in at all."""
+
+    def __init__(self, journal: Journal, *, clock: Callable[[], float] = time.time) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._strangers = Buckets(per_s=STRANGERS_PER_S, burst=STRANGERS_BURST, clock=time.monotonic)
+        self._untold = 0
+
+    @contextmanager
+    def __call__(self, name: str, call: Call, request: object) -> Iterator[Callable[[object], None]]:
+        began, answers = self._clock(), list[object]()
+        error: BaseException | None = None
+        try:
+            yield answers.append
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            if name not in LOOKS or isinstance(error, Denied | Unauthenticated):
+                self._journal.add(self._record(name, call, request, began, error) | made(*answers))
+
+    def refused(self, name: str, presented: Presented, error: K8eError) -> None:
+        if self._strangers.take(""):
+            self._untold += 1
+            return
+        record: dict[str, str | int | float | bool] = {
+            "time": round(self._clock(), 3),
+            "rpc": name,
+            "identity": "",
+            "peer": peer(presented),
+            "owner": cut(presented.owner),
+            "outcome": outcome(error),
+            "detail": cut(str(error)),
+        }
+        if self._untold:
+            record["not_recorded_before"] = self._untold
+        self._untold = 0
+        self._journal.add(record)
+
+    def _record(
+        self, name: str, call: Call, request: object, began: float, error: BaseException | None
+    ) -> dict[str, str | int | float | bool]:
+        caller = call.caller
+        return {
+            **objects(request),
+            "time": round(began, 3),
+            "duration_ms": int((self._clock() - began) * 1000),
+            "identity": caller.identity,
+            "owner": call.owner,
+            "via": caller.via,
+            "rpc": name,
+            "outcome": outcome(error),
+        }
+
+
+def objects(request: Any) -> dict[str, str | int | float | bool]:
+    """What a request names; of a stream, what its first message does."""
+    message = getattr(request, "first", None) if not hasattr(request, "DESCRIPTOR") else request
+    if message is None:
+        return {}
+    inner = [getattr(message, name) for name in MESSAGES_INSIDE if name in message.DESCRIPTOR.fields_by_name]
+    return {key: value for each in (*inner, message) for key, value in named(each, OBJECTS).items()}
+
+
+def made(answer: object = None) -> dict[str, str | int | float | bool]:
+    return named(answer, MADE) if hasattr(answer, "DESCRIPTOR") else {}
+
+
+def named(message: Any, names: tuple[str, ...]) -> dict[str, str | int | float | bool]:
+    known = message.DESCRIPTOR.fields_by_name
+    found = {name: getattr(message, name) for name in names if name in known}
+    return {name: cut(value) if isinstance(value, str) else value for name, value in found.items() if value != ""}
+
+
+def outcome(error: BaseException | None) -> str:
+    match error:
+        case None:
+            return "OK"
+        case K8eError():
+            return answer_for(error)[0]
+        case asyncio.CancelledError():
+            return "CANCELLED"
+        case _:
+            return "INTERNAL"
+
+
+def peer(presented: Presented) -> str:
+    match presented.peer:
+        case UnixPeer(uid):
+            return f"uid:{uid}"
+        case TcpPeer(source=(host, port)):
+            return f"{host}:{port}"
+        case _:
+            return ""
+
+
+def cut(text: str) -> str:
+    """Whatever a caller sends, a record stays small."""
+    return text[:VALUE_CHARS]

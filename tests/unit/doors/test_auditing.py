@@ -1,0 +1,151 @@
+"""What a record of the audit trail holds: who, what, which objects, what came of it; and never contents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from k8e._proto import sandbox_pb2 as pb
+from k8e.doors.service.auditing import LOOKS, OBJECTS, Auditing
+from k8e.doors.service.service import SERVICE
+from k8e.errors import Denied, Exhausted, NotFound, Unauthenticated
+from k8e.identity.callers import Role
+from k8e.identity.presented import Presented, TcpPeer, UnixPeer
+from tests.support.calls import as_key, as_uid
+
+SECRET = "hunter2-never-to-be-seen"
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.records: list[dict[str, str | int | float | bool]] = []
+
+    def add(self, fields: Mapping[str, str | int | float | bool]) -> None:
+        self.records.append(dict(fields))
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+def test_a_call_is_recorded_with_who_what_and_the_outcome(kept: Kept) -> None:
+    call = as_key("ci", owner="uid:7", role=Role.USER)
+    with Auditing(kept, clock=lambda: 12.3456)("DestroySession", call, pb.DestroySessionRequest(session_id="s")):
+        pass
+    assert kept.records == [
+        {
+            "time": 12.346,
+            "duration_ms": 0,
+            "identity": "key:ci",
+            "owner": "uid:7",
+            "via": "key",
+            "rpc": "DestroySession",
+            "session_id": "s",
+            "outcome": "OK",
+        }
+    ]
+
+
+def test_an_administrator_that_speaks_for_an_owner_is_recorded_as_itself(kept: Kept) -> None:
+    call = as_uid(0, role=Role.ADMIN, speaks_for="uid:1000")
+    with Auditing(kept)("DestroySession", call, pb.DestroySessionRequest(session_id="s")):
+        pass
+    assert (kept.records[0]["identity"], kept.records[0]["owner"]) == ("uid:0", "uid:1000")
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (NotFound("session", "s"), "NOT_FOUND"),
+        (Denied("no"), "PERMISSION_DENIED"),
+        (Exhausted("later"), "RESOURCE_EXHAUSTED"),
+        (asyncio.CancelledError(), "CANCELLED"),
+    ],
+)
+def test_a_failure_is_recorded_and_passed_on(kept: Kept, error: BaseException, outcome: str) -> None:
+    with pytest.raises(type(error)), Auditing(kept)("Exec", as_uid(1), pb.ExecRequest(session_id="s")):
+        raise error
+    assert kept.records[0]["outcome"] == outcome
+
+
+def test_looking_leaves_no_record_unless_it_is_denied(kept: Kept) -> None:
+    step = Auditing(kept)
+    with step("GetSession", as_uid(1), pb.GetSessionRequest(session_id="s")):
+        pass
+    with pytest.raises(NotFound), step("GetSession", as_uid(1), pb.GetSessionRequest(session_id="s")):
+        raise NotFound("session", "s")
+    assert kept.records == []
+    with pytest.raises(Denied), step("GetSession", as_uid(1), pb.GetSessionRequest(session_id="s")):
+        raise Denied("an approver may not")
+    with step("ReadFile", as_uid(1), pb.ReadFileRequest(session_id="s", path="/etc/passwd")):
+        pass
+    assert [each["rpc"] for each in kept.records] == ["GetSession", "ReadFile"]
+    assert kept.records[1]["path"] == "/etc/passwd"
+
+
+def test_what_a_call_made_is_named(kept: Kept) -> None:
+    with Auditing(kept)("CreateSession", as_uid(1), pb.CreateSessionRequest(tenant_id="t")) as answered:
+        answered(pb.CreateSessionResponse(session_id="sess-new"))
+    assert (kept.records[0]["session_id"], kept.records[0]["tenant_id"]) == ("sess-new", "t")
+
+
+def test_a_decision_is_recorded_as_what_it_was(kept: Kept) -> None:
+    for approved in (True, False):
+        with Auditing(kept)("ApproveAction", as_uid(1), pb.ApproveActionRequest(approval_id="a", approved=approved)):
+            pass
+    assert [each["approved"] for each in kept.records] == [True, False]
+
+
+def test_of_a_stream_the_first_message_names_the_objects(kept: Kept) -> None:
+    class Stream:
+        first = pb.ExecInput(start=pb.ExecRequest(session_id="s", command=SECRET))
+
+    with Auditing(kept)("ExecAttach", as_uid(1), Stream()):
+        pass
+    Stream.first = None  # type: ignore[assignment]  # a caller that went away before it
+    with Auditing(kept)("ExecAttach", as_uid(1), Stream()):
+        pass
+    assert [each.get("session_id") for each in kept.records] == ["s", None]
+    assert SECRET not in json.dumps(kept.records)
+
+
+@pytest.mark.parametrize("method", list(SERVICE.methods), ids=lambda method: method.name)
+def test_no_record_holds_contents(kept: Kept, method: object) -> None:
+    """Every text and bytes field that is not an object's name is filled with something that must not be seen."""
+    from google.protobuf.message_factory import GetMessageClass
+
+    message = GetMessageClass(method.input_type)()  # type: ignore[attr-defined]  # a descriptor has no public type
+    for field in message.DESCRIPTOR.fields:
+        if field.name in OBJECTS or field.is_repeated:
+            continue
+        if field.type == field.TYPE_STRING:
+            setattr(message, field.name, SECRET)
+        elif field.type == field.TYPE_BYTES:
+            setattr(message, field.name, SECRET.encode())
+    with Auditing(kept)(method.name, as_uid(1), message):  # type: ignore[attr-defined]
+        pass
+    assert SECRET not in json.dumps(kept.records)
+    assert bool(kept.records) == (method.name not in LOOKS)  # type: ignore[attr-defined]
+
+
+def test_huge_names_are_cut(kept: Kept) -> None:
+    with Auditing(kept)("DestroySession", as_uid(1), pb.DestroySessionRequest(session_id="x" * 10**6)):
+        pass
+    assert len(json.dumps(kept.records)) < 1000
+
+
+def test_strangers_are_recorded_and_cannot_fill_the_disk(kept: Kept) -> None:
+    step = Auditing(kept)
+    tcp = Presented(peer=TcpPeer(("203.0.113.9", 999), ("10.0.0.1", 50051)), authorization=f"Bearer {SECRET}")
+    for _ in range(5000):
+        step.refused("Exec", tcp, Unauthenticated("unknown key"))
+    step.refused("Exec", Presented(peer=UnixPeer(1000), owner="x" * 10**6), Denied("only administrators"))
+    assert 50 < len(kept.records) < 1000
+    assert kept.records[0]["peer"] == "203.0.113.9:999"
+    assert kept.records[0]["outcome"] == "UNAUTHENTICATED"
+    assert SECRET not in json.dumps(kept.records)
+    assert len(json.dumps(kept.records[-1])) < 1000
