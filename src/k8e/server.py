@@ -20,10 +20,13 @@ from pathlib import Path
 
 from k8e import __version__
 from k8e.agent import hook, libc
+from k8e.audit import Journal
 from k8e.doors import connect
 from k8e.doors.grpc import Address, Door, serve
 from k8e.doors.service import Edge, IdentityRpcs, ServerFacts, Service
+from k8e.doors.service.auditing import Auditing
 from k8e.doors.service.errors import single
+from k8e.doors.service.rates import Rates
 from k8e.egress.client import EgressClient
 from k8e.egress.defaults import CA_BUNDLE_AT, Registries
 from k8e.egress.defaults import read as read_registries
@@ -92,9 +95,11 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
             facts=facts(settings, doors, stop, office.authority.fingerprint),
             identity=IdentityRpcs(office),
         )
-        with contextlib.closing(SocketTable()) as sockets:
+        with contextlib.closing(SocketTable()) as sockets, contextlib.closing(Journal(settings.data_dir)) as journal:
             keeper = office.doorkeeper(sockets=sockets if settings.loopback_identity else None, operator=os.geteuid())
-            edge = Edge(service, keeper)
+            auditing = Auditing(journal)
+            rates = Rates(writes_per_s=settings.rate_writes, reads_per_s=settings.rate_reads)
+            edge = Edge(service, keeper, steps=(rates, auditing), refusals=(auditing.refused,))
             async with (
                 listening(settings, edge, undrained=stop.leave) as door,
                 connect.serve(edge, path=settings.data_dir / "server" / "k8e.sock", undrained=stop.leave) as socket,

@@ -17,6 +17,7 @@ from typing import Final
 
 from k8e.audit.chain import Broken, End, Fields, Head, sealed
 from k8e.audit.files import Trail, first_seq
+from k8e.errors import StoreFailed
 
 __all__ = ["HEAD_LOST", "Journal"]
 
@@ -38,12 +39,10 @@ class Journal:
     """Opened once per data directory; `close` finishes what was handed over."""
 
     def __init__(self, data_dir: Path, *, file_bytes: int = _FILE_BYTES, files: int = _FILES) -> None:
-        """Open or create the trail, and mend what a crash left. Raises: StoreFailed, OSError."""
+        """Open or create the trail, and mend what a crash left. Raises: StoreFailed."""
         self._trail = Trail(data_dir)
         self._file_bytes = file_bytes
         self._files = files
-        self._trail.directory.mkdir(parents=True, exist_ok=True)
-        self._trail.directory.chmod(0o700)
         self._queue: queue.SimpleQueue[Fields | None] = queue.SimpleQueue()
         self._backlog: list[Fields] = []
         self._dropped = self._overflowed = self._told = 0
@@ -51,9 +50,14 @@ class Journal:
         self._has_rotated = True
         self._size = 0
         self._fd = -1
-        self._key, head = self._open_head()
-        self._begins = head.begins
-        self._synced = self._end = self._open_last(head)
+        try:
+            self._trail.directory.mkdir(parents=True, exist_ok=True)
+            self._trail.directory.chmod(0o700)
+            self._key, head = self._open_head()
+            self._begins = head.begins
+            self._synced = self._end = self._open_last(head)
+        except OSError as error:
+            raise StoreFailed(f"cannot write the audit trail in {self._trail.directory}: {error}") from error
         self._thread = threading.Thread(target=self._work, name="audit writer", daemon=True)
         self._thread.start()
 

@@ -1,0 +1,48 @@
+"""The audit trail of a real server: what callers did is there after `kill -9`, in a chain that is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from k8e.audit import records, verify
+from k8e.client import SandboxClient
+from k8e.client.errors import SandboxError
+from k8e.setup.provision import Provisioned
+from tests.support.servers import Server
+
+SECRET = "s3cr3t-of-a-test"
+
+
+@pytest.fixture
+def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
+    server = Server(data_dir, "--pool-min", "0")
+    server.start()
+    yield server
+    server.destroy()
+
+
+def test_what_was_answered_is_recorded_and_survives_a_kill(mortal: Server) -> None:
+    with SandboxClient(target=mortal.target()) as client:
+        sid = client.create_session(runtime_class="container")
+        assert client.exec(sid, f"echo {SECRET}", env={"TOKEN": SECRET}).stdout == f"{SECRET}\n"
+        with pytest.raises(SandboxError):
+            client.destroy_session("not-mine")
+        client.destroy_session(sid)
+    mortal.kill()
+    assert verify(mortal.data_dir).ok
+    mortal.start()
+    kept = [each for each in records(mortal.data_dir) if each["rpc"] != "ServerStatus"]
+    about = [(each["rpc"], each.get("session_id"), each["outcome"]) for each in kept]
+    assert about == [
+        ("CreateSession", sid, "OK"),
+        ("Exec", sid, "OK"),
+        ("DestroySession", "not-mine", "NOT_FOUND"),
+        ("DestroySession", sid, "OK"),
+    ]
+    assert {each["identity"] for each in kept} == {"uid:0"}
+    assert verify(mortal.data_dir).ok
+    whole = b"".join(path.read_bytes() for path in (mortal.data_dir / "audit").iterdir())
+    assert SECRET.encode() not in whole
