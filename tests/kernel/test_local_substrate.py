@@ -228,6 +228,46 @@ async def test_the_hog_dies_and_the_sandbox_lives(boxes: Boxes, runtime: Runtime
         assert box.substrate.oom_kills(box.id) == (0 if runtime is Runtime.GVISOR else 1)
 
 
+def _refusals(box: Bare) -> int:
+    """How often the kernel refused this sandbox memory, or looked for some to take back first."""
+    group = cgroup.SandboxGroup(cgroup.hierarchies(), box.id, owner="")
+    directory = group.directory("memory")
+    assert directory is not None
+    if group.version("memory") == 1:
+        return int((directory / "memory.failcnt").read_text(encoding="ascii"))
+    events = dict(line.split() for line in (directory / "memory.events").read_text(encoding="ascii").splitlines())
+    return int(events["max"])
+
+
+async def test_the_hog_dies_before_memory_is_refused_to_anybody(boxes: Boxes) -> None:
+    """gVisor's kernel does not survive a refusal: a signal whose frame finds no page is a fault of its own."""
+    hog = "import time\nx = []\nwhile True: x.append(bytearray(2**21)); time.sleep(0.005)"
+    async with boxes(Runtime.GVISOR) as box, asyncio.timeout(TIMEOUT_S):
+        await box.link.call("start", {"text": f"unset PYTHONHOME; python3 -c '{hog}'; echo $? >/tmp/ended"})
+        await _relieve(box)
+        while not (ended := await box.sh("cat /tmp/ended 2>/dev/null; sleep 0.02")):
+            pass
+        assert ended == "137\n"
+        assert _refusals(box) == 0
+
+
+async def test_what_the_kernel_remembers_of_files_is_no_use_of_memory(boxes: Boxes) -> None:
+    """Read far more than the limit, through the page cache, and nobody is to be killed; then a hog still is."""
+    async with boxes(Runtime.GVISOR) as box, asyncio.timeout(3 * TIMEOUT_S), asyncio.TaskGroup() as tasks:
+        relieved = tasks.create_task(_relieve(box), name="relief")
+        await box.sh("truncate -s 1G /workspace/large")
+        for _ in range(3):
+            assert await box.sh("cat /workspace/large | wc -c") == f"{2**30}\n"
+        await asyncio.sleep(0.2)
+        assert not relieved.done()
+        await box.link.call(
+            "start", {"text": "unset PYTHONHOME; python3 -c 'x = bytearray(2**30)'; echo $? >/tmp/ended"}
+        )
+        while not (ended := await box.sh("cat /tmp/ended 2>/dev/null; sleep 0.02")):
+            pass
+        assert ended == "137\n"
+
+
 async def test_a_workspace_outlives_its_sandbox(boxes: Boxes, runtime: Runtime, substrate: LocalSubstrate) -> None:
     workspace = WorkspaceId(f"ws-{runtime}")
     await substrate.create_workspace(workspace, 64 * MIB)

@@ -60,6 +60,17 @@ async def test_one_huge_allocation_dies_alone(attacker: Cell, neighbour: Cell) -
     await _goes_on(attacker)
 
 
+async def test_reading_more_than_the_limit_kills_nobody(attacker: Cell) -> None:
+    await attacker.sh("sleep 300 >/dev/null 2>&1 & echo $! > /workspace/bystander; truncate -s 2G /workspace/large")
+    read = await attacker.py(
+        "kept = bytearray(300 * 1024 * 1024)\n"
+        "with open('/workspace/large', 'rb') as file:\n"
+        "    print(sum(len(part) for part in iter(lambda: file.read(2**20), b'')))"
+    )
+    assert read.stdout == b"2147483648\n", read
+    assert (await attacker.sh("kill -0 $(cat /workspace/bystander) && echo alive")).stdout == b"alive\n"
+
+
 async def test_memory_up_to_the_limit_is_really_there(attacker: Cell) -> None:
     use = await attacker.py("b = bytearray(300 * 1024 * 1024)\nprint(len(b))")
     assert use.stdout == b"314572800\n"

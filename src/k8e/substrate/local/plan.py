@@ -130,7 +130,7 @@ class MemoryPlan:
     visible_bytes: int
     """What gVisor reads at boot and shows as MemTotal."""
     headroom_bytes: int
-    """Lent for a moment so that the agent can act when the limit is hit."""
+    """How far a hog may get beyond the limit until it is killed: half a second's worth, for a busy host."""
 
 
 def memory_plan(memory_bytes: int, overhead_bytes: int) -> MemoryPlan:
@@ -138,7 +138,7 @@ def memory_plan(memory_bytes: int, overhead_bytes: int) -> MemoryPlan:
     return MemoryPlan(
         limit_bytes=memory_bytes + overhead_bytes,
         visible_bytes=max(memory_bytes, _MIN_VISIBLE_BYTES),
-        headroom_bytes=64 * MIB,
+        headroom_bytes=512 * MIB,
     )
 
 

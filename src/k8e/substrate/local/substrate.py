@@ -7,6 +7,7 @@ Nothing is remembered that a restart would lose: each method starts from the rec
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import secrets
 import threading
@@ -359,18 +360,17 @@ class LocalSubstrate:
             return
         memory = self._memory(known)
         try:
-            if not group.is_memory_above(memory.limit_bytes):
-                await oom.wait(group)
+            await oom.wait(group, memory.limit_bytes)
             oom.lend(group, memory.limit_bytes, memory.headroom_bytes)
-        except FileNotFoundError:
-            await asyncio.Event().wait()  # removing a group wakes its watchers
         except OSError as error:
-            raise SandboxFailed("watch memory", error) from error
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise SandboxFailed("watch memory", error) from error
+            await asyncio.Event().wait()  # removing a group wakes its watchers
 
     async def relieved(self, sandbox: SandboxId) -> None:
-        known = self._known(sandbox)
+        memory = self._memory(self._known(sandbox))
         try:
-            await self._boots.run(oom.restore, self._group(sandbox), self._memory(known).limit_bytes)
+            await self._boots.run(oom.restore, self._group(sandbox), memory.limit_bytes, memory.headroom_bytes)
         except OSError as error:
             raise SandboxFailed("restore memory limit", error) from error
 

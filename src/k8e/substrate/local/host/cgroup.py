@@ -172,13 +172,6 @@ class SandboxGroup:
         else:
             _limit_memory_v1(group, limit_bytes)
 
-    def is_memory_above(self, limit_bytes: int) -> bool:
-        """Whether the limit in force is higher than `limit_bytes` (v1, where it is raised for a moment)."""
-        group = self.directory("memory")
-        if group is None or self.version("memory") != 1:
-            return False
-        return int((group / "memory.limit_in_bytes").read_text(encoding="ascii")) > limit_bytes
-
     def limit_cpus(self, cpus: float) -> None:
         group = self.directory("cpu")
         if group is None:
