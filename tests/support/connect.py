@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import struct
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from k8e.doors.connect import Bounds, serve
+from k8e.doors.service.edge import Step
 from tests.support.door import OpenDoor, open_door
 
 __all__ = ["ConnectDoor", "Reply", "Wire", "connect_door", "envelope"]
@@ -32,11 +34,11 @@ class Reply:
 
     @property
     def envelopes(self) -> list[tuple[int, bytes]]:
-        found, rest = [], self.body
-        while rest:
-            flags, length = struct.unpack_from(">BI", rest)
-            found.append((flags, rest[5 : 5 + length]))
-            rest = rest[5 + length :]
+        found, at = [], 0
+        while at < len(self.body):
+            flags, length = struct.unpack_from(">BI", self.body, at)
+            found.append((flags, self.body[at + 5 : at + 5 + length]))
+            at += 5 + length
         return found
 
     @property
@@ -61,16 +63,34 @@ class Wire:
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    closed: bool = field(default=False)
 
     async def raw(self, data: bytes) -> None:
         self.writer.write(data)
         await self.writer.drain()
 
+    async def begin(self, rpc: str, kind: str, data: bytes, **headers: str) -> None:
+        """A whole request, not waiting for its answer."""
+        await self.raw(head(rpc, kind, {"content-length": str(len(data)), **dashed(headers)}) + data)
+
+    async def flood(self, size: int) -> None:
+        """Send zeros to a command's standard input until they are sent or nobody takes them any more."""
+        piece = envelope({"stdin": base64.b64encode(bytes(48 * 1024)).decode()})
+        for _ in range(size // len(piece)):
+            self.writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        before = -1
+        while self.unsent and self.unsent != before:
+            before = self.unsent
+            await asyncio.sleep(0.2)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait because the server does not read."""
+        return self.writer.transport.get_write_buffer_size()
+
     async def ask(self, rpc: str, body: object = b"{}", *, kind: str = "application/json", **headers: str) -> Reply:
         """One whole request and its whole answer."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        await self.raw(head(rpc, kind, {"content-length": str(len(data)), **dashed(headers)}) + data)
+        await self.begin(rpc, kind, data, **headers)
         return await self.reply()
 
     async def ask_stream(self, rpc: str, *messages: object, **headers: str) -> Reply:
@@ -147,9 +167,9 @@ class ConnectDoor:
 
 
 @asynccontextmanager
-async def connect_door(root: Path, **bounds: int | float) -> AsyncIterator[ConnectDoor]:
+async def connect_door(root: Path, *, steps: Sequence[Step] = (), **bounds: int | float) -> AsyncIterator[ConnectDoor]:
     """The JSON door over the fake engine, beside the gRPC door."""
-    async with open_door(root) as door:
+    async with open_door(root, steps=steps) as door:
         path = root / "server" / "k8e.sock"
         async with serve(door.edge, path=path, bounds=Bounds(**bounds)):  # type: ignore[arg-type]  # any of them
             yield ConnectDoor(path, door)

@@ -17,6 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from k8e.doors.connect.codec import JSON, PROTO, Codec
 from k8e.doors.connect.errors import Failure
 from k8e.doors.service import SERVICE
+from k8e.doors.service.fields import MESSAGE_BYTES
 
 __all__ = ["Headers", "Route", "find"]
 
@@ -64,7 +65,7 @@ def find(verb: str, path: str, headers: Headers) -> Route | Failure:
     if content_type not in codecs:
         told = f"{method.name} takes {' or '.join(codecs)}, not {content_type or 'a request without content-type'}"
         return Failure("invalid_argument", told, (("accept-post", ", ".join(codecs)),), http=415)
-    return refusal_of_options(headers) or Route(
+    return refusal_of_options(headers) or refusal_of_length(method, headers) or Route(
         method=method, content_type=content_type, codec=codecs[content_type], timeout_s=timeout_s(headers)
     )
 
@@ -87,6 +88,14 @@ def refusal_of_options(headers: Headers) -> Failure | None:
     if not TIMEOUT.fullmatch(headers.get("connect-timeout-ms", "0")):
         return Failure("invalid_argument", "connect-timeout-ms must be up to ten digits")
     return None
+
+
+def refusal_of_length(method: MethodDescriptor, headers: Headers) -> Failure | None:
+    """A message that says beforehand that it is too long need not be sent."""
+    length = headers.get("content-length", "0")
+    if is_streamed(method) or (length.isdecimal() and int(length) <= MESSAGE_BYTES):
+        return None
+    return Failure("resource_exhausted", f"a message is at most {MESSAGE_BYTES} bytes; use a stream for more")
 
 
 def timeout_s(headers: Headers) -> float | None:
