@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Self
@@ -30,9 +31,24 @@ __all__ = ["AsyncSandboxClient"]
 class AsyncSandboxClient(SessionCalls, ExecCalls, FileCalls, TerminalCalls, NetworkCalls, SecretCalls):
     """A connection to a sandbox server, found by itself or named by `endpoint` (host:port)."""
 
-    def __init__(self, endpoint: str | None = None, tenant_id: str = "", *, target: Target | None = None) -> None:
-        super().__init__(target or discover(endpoint))
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        tenant_id: str = "",
+        *,
+        api_key: str | None = None,
+        profile: str | None = None,
+        owner: str = "",
+        target: Target | None = None,
+    ) -> None:
+        super().__init__(target or discover(endpoint, api_key=api_key, profile=profile, owner=owner))
         self._tenant_id = tenant_id
+        self._own = ""
+        self._making = asyncio.Lock()
+
+    def _forked(self) -> None:
+        super()._forked()
+        # The session of the parent's is the parent's to use and to destroy.
         self._own = ""
         self._making = asyncio.Lock()
 
@@ -45,7 +61,9 @@ class AsyncSandboxClient(SessionCalls, ExecCalls, FileCalls, TerminalCalls, Netw
         await self.close()
 
     async def close(self) -> None:
-        """Destroy the client's own session, unless it has a tenant, and close the connection."""
+        """Destroy the client's own session, unless it has a tenant, and close the connection; once is enough."""
+        if self._pid != os.getpid():
+            self._forked()
         own, self._own = self._own, ""
         try:
             if own and not self._tenant_id:
@@ -115,6 +133,8 @@ class AsyncSandboxClient(SessionCalls, ExecCalls, FileCalls, TerminalCalls, Netw
         return exec_result(answer, recreated=recreated)
 
     async def _own_session(self, *, gone: str = "") -> str:
+        if self._pid != os.getpid():
+            self._forked()
         async with self._making:
             if not self._own or self._own == gone:
                 self._own = await self._found_by_tenant(gone) or await self.create_session(tenant_id=self._tenant_id)

@@ -1,8 +1,9 @@
 """Where the server is and whom to trust, found without being told.
 
-In this order. Endpoint: the argument, `K8E_SANDBOX_ENDPOINT`, a server of this machine, 127.0.0.1:50051. Trust:
-`K8E_SANDBOX_CERT` (with `K8E_SANDBOX_KEY` it is our own certificate), the CA of this machine's server, the CA in
-`/etc/k8e/k8e.yaml`, the system's roots.
+In this order. Endpoint: the argument, `K8E_SANDBOX_ENDPOINT`, the chosen profile, `config.json`, a server of this
+machine, 127.0.0.1:50051. Trust: `K8E_SANDBOX_CERT` (with `K8E_SANDBOX_KEY` it is our own certificate), what a login to
+this endpoint left in the certificate directory, the CA of this machine's server, the CA in `/etc/k8e/k8e.yaml`, the
+system's roots. Identity: an API key, else our own certificate, else what the kernel says of a caller on this machine.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import binascii
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from k8e.client.errors import InvalidRequest
 from k8e.client.light.places import SYSTEM_DATA_DIR, data_dirs, doors, own_data_dir
+from k8e.client.light.profiles import Connection, config_path, connection, profiles_path
 
 __all__ = ["DEFAULT_ENDPOINT", "SYSTEM_DATA_DIR", "Target", "data_dirs", "discover", "own_data_dir"]
 
@@ -38,39 +41,124 @@ class Target:
     key: bytes | None = None
     certificate: bytes | None = None
     trust: str = "the system's roots"
+    api_key: str = field(default="", repr=False)
+    owner: str = ""
+    """For whom an administrator speaks; empty means for oneself."""
+    tried: tuple[str, ...] = ()
+    """Where an endpoint was looked for before this one was taken, for people."""
 
     def is_loopback(self) -> bool:
         host = self.endpoint.rpartition(":")[0].strip("[]")
         return host in {"localhost", "::1"} or host.startswith("127.")
 
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What every call carries: who asks, where the connection does not say it, and for whom."""
+        bearer = (("authorization", f"Bearer {self.api_key}"),) if self.api_key else ()
+        return (*bearer, ("k8e-owner", self.owner)) if self.owner else bearer
 
-def discover(endpoint: str | None = None, environ: Mapping[str, str] | None = None) -> Target:
-    """The server to use. Raises: OSError when a file that was named cannot be read."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """Whom to believe at an endpoint, and as whom to go there."""
+
+    roots: bytes | None = None
+    words: str = "the system's roots"
+    key: bytes | None = None
+    certificate: bytes | None = None
+
+
+def discover(
+    endpoint: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    api_key: str | None = None,
+    profile: str | None = None,
+    owner: str = "",
+) -> Target:
+    """The server to use. Raises: InvalidRequest; OSError when a file that was named cannot be read."""
     env = os.environ if environ is None else environ  # noqa: TID251 - making a client is an entry point
-    address, found, home = _endpoint(endpoint, env)
-    key_path, certificate_path = env.get("K8E_SANDBOX_KEY", ""), env.get("K8E_SANDBOX_CERT", "")
-    if certificate_path and not key_path:
-        return Target(endpoint=address, found=found, roots=Path(certificate_path).read_bytes(), trust=certificate_path)
-    roots, trust = _roots([home] if home else data_dirs(env))
+    place = connection(endpoint or "", profile or "", env)
+    address, found, home = _endpoint(place, env)
+    key = _word(env.get("K8E_SANDBOX_APIKEY", "") if api_key is None else api_key, "api_key")
+    trust = _trust(address, place.cert_dir, [home] if home else data_dirs(env), env)
     return Target(
         endpoint=address,
         found=found,
-        roots=roots,
-        trust=trust,
-        key=Path(key_path).read_bytes() if key_path else None,
-        certificate=Path(certificate_path).read_bytes() if certificate_path else None,
+        roots=trust.roots,
+        trust=trust.words,
+        key=trust.key,
+        certificate=trust.certificate,
+        api_key=key,
+        owner=_word(owner, "owner"),
+        tried=() if place.endpoint else tuple(_tried(env)),
     )
 
 
-def _endpoint(given: str | None, env: Mapping[str, str]) -> tuple[str, str, Path | None]:
-    if given:
-        return _address(given), "the argument", None
-    if named := env.get("K8E_SANDBOX_ENDPOINT"):
-        return _address(named), "K8E_SANDBOX_ENDPOINT", None
+def _endpoint(place: Connection, env: Mapping[str, str]) -> tuple[str, str, Path | None]:
+    if place.endpoint:
+        return place.endpoint, place.found, None
     for directory in data_dirs(env):
         if local := _local_door(directory):
             return local, str(directory), directory
     return DEFAULT_ENDPOINT, "the default", None
+
+
+def _tried(env: Mapping[str, str]) -> Iterator[str]:
+    yield "K8E_SANDBOX_ENDPOINT (not set)"
+    yield f"{profiles_path(env)} (no profile chosen)"
+    yield f"{config_path(env)} (no endpoint)"
+    for directory in data_dirs(env):
+        path = directory / "server" / "server.json"
+        yield f"{path} ({'no server has written it' if not path.exists() else 'read'})"
+    yield DEFAULT_ENDPOINT
+
+
+def _word(text: str, name: str) -> str:
+    """Text that may travel as metadata."""
+    if not (text.isascii() and text.isprintable()) or " " in text:
+        raise InvalidRequest(f"{name}: must be printable ASCII without spaces")
+    return text
+
+
+def _trust(endpoint: str, cert_dir: Path, directories: list[Path], env: Mapping[str, str]) -> Trust:
+    key_path, certificate_path = env.get("K8E_SANDBOX_KEY", ""), env.get("K8E_SANDBOX_CERT", "")
+    if certificate_path and not key_path:
+        return Trust(roots=Path(certificate_path).read_bytes(), words=certificate_path)
+    enrolled = enrolled_trust(endpoint, cert_dir)
+    if not certificate_path:
+        if key_path:
+            raise InvalidRequest("K8E_SANDBOX_KEY: needs the certificate that belongs to it in K8E_SANDBOX_CERT")
+        if enrolled:
+            return enrolled
+    roots, words = (enrolled.roots, enrolled.words) if enrolled else _roots(directories)
+    if not certificate_path:
+        return Trust(roots=roots, words=words)
+    return Trust(
+        roots=roots, words=words, key=Path(key_path).read_bytes(), certificate=Path(certificate_path).read_bytes()
+    )
+
+
+def enrolled_trust(endpoint: str, cert_dir: Path) -> Trust | None:
+    """What a login to exactly this endpoint left; a certificate is never shown to another server."""
+    stamp = _content(cert_dir / "endpoint")
+    roots = _content(cert_dir / "ca.crt")
+    if stamp is None or roots is None or _address(stamp.decode("utf-8", "replace").strip()) != endpoint:
+        return None
+    key, certificate = _content(cert_dir / "client.key"), _content(cert_dir / "client.crt")
+    both = key is not None and certificate is not None
+    return Trust(
+        roots=roots,
+        words=str(cert_dir / "ca.crt"),
+        key=key if both else None,
+        certificate=certificate if both else None,
+    )
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _address(text: str) -> str:

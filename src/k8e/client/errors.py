@@ -79,6 +79,9 @@ class SandboxLost(SandboxError):
 class Unreachable(SandboxError):
     """Nothing answers at the endpoint."""
 
+    was_sent: bool = True
+    """Whether the call may have reached the server before the connection was lost."""
+
 
 class DeadlineExceeded(SandboxError):
     """No answer in time."""

@@ -1,24 +1,27 @@
-"""One channel to one server: made at first use, errors rebuilt, nothing else."""
+"""One channel to one server: made at first use, errors rebuilt, safe calls repeated, nothing else."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import grpc
 from grpc import aio
 
+from k8e._proto import sandbox_pb2 as pb
 from k8e._proto.stub import SandboxStub
+from k8e.client.channels import keep_for_ever, open_channel
 from k8e.client.discovery import Target
 from k8e.client.errors import SandboxError, Unreachable, rebuilt
+from k8e.client.retries import pause_s
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 __all__ = ["MARGIN_S", "QUICK_S", "Transport", "deadline"]
 
-MESSAGE_BYTES = 64 * 1024 * 1024
 MARGIN_S = 15.0
 """What a call may take beyond the command's own time."""
 QUICK_S = 60.0
@@ -26,6 +29,36 @@ QUICK_S = 60.0
 
 ERROR_KEY = "k8e-error"
 RETRY_KEY = "k8e-retry-after-s"
+NEVER_SENT = ("failed to connect to all addresses", "Connection refused", "DNS resolution failed")
+"""How grpc says that a call did not leave this machine."""
+
+REPEATABLE: tuple[type[Message], ...] = (
+    pb.GetSessionRequest,
+    pb.ListSessionsRequest,
+    pb.ExtendSessionRequest,
+    pb.PollRunRequest,
+    pb.ListRunsRequest,
+    pb.KillRunRequest,
+    pb.GetProcessesRequest,
+    pb.GetEventsRequest,
+    pb.GetTranscriptRequest,
+    pb.ReadFileRequest,
+    pb.ListFilesRequest,
+    pb.ListDirectoryRequest,
+    pb.StatFileRequest,
+    pb.MakeDirectoryRequest,
+    pb.ListWorkspacesRequest,
+    pb.UpdateAllowedHostsRequest,
+    pb.SetSecretRequest,
+    pb.ListSecretsRequest,
+    pb.TerminalResizeRequest,
+    pb.TerminalForegroundRequest,
+    pb.ListApprovalsRequest,
+    pb.ListApiKeysRequest,
+    pb.WhoAmIRequest,
+    pb.ServerStatusRequest,
+)
+"""What may be asked twice: it only looks, or its second time changes nothing more."""
 
 Q = TypeVar("Q", bound="Message")
 R = TypeVar("R", bound="Message")
@@ -41,33 +74,62 @@ class Transport:
         self._target = target
         self._channel: aio.Channel | None = None
         self._made_stub: SandboxStub | None = None
-        self._pid = 0
+        self._pid = os.getpid()
+        self._was_answered = False
 
     @property
     def _stub(self) -> SandboxStub:
-        # A channel lives in the loop and the process that made it; a forked child needs its own.
-        if self._made_stub is None or self._pid != os.getpid():
+        if self._pid != os.getpid():
+            self._forked()
+        if self._made_stub is None:
             self._channel = open_channel(self._target)
             self._made_stub = SandboxStub(self._channel)
-            self._pid = os.getpid()
         return self._made_stub
+
+    def _forked(self) -> None:
+        """A channel lives in the process that made it: a child begins with none, and leaves its parent's alone."""
+        self._pid = os.getpid()
+        keep_for_ever(self._channel, self._made_stub)
+        self._channel, self._made_stub = None, None
 
     async def aclose(self) -> None:
         """Close the connection; calls that still run are cancelled."""
+        if self._pid != os.getpid():
+            self._forked()
         channel, self._channel, self._made_stub = self._channel, None, None
         if channel is not None:
             await channel.close()
 
     async def _call(self, method: aio.UnaryUnaryMultiCallable[Q, R], request: Q, *, timeout_s: float | None) -> R:
-        try:
-            return await method(request, timeout=timeout_s)
-        except aio.AioRpcError as error:
-            raise self._rebuilt(error) from error
+        waited_s = 0.0
+        attempt = 0
+        while True:
+            try:
+                answer = await method(request, timeout=timeout_s)
+            except aio.AioRpcError as status:
+                error = self._rebuilt(status)
+                pause = pause_s(
+                    error,
+                    attempt=attempt,
+                    waited_s=waited_s,
+                    chance=random.random(),  # noqa: S311 - it only spreads clients out
+                    repeatable=isinstance(request, REPEATABLE),
+                    was_answered=self._was_answered,
+                )
+                if pause is None:
+                    raise error from status
+            else:
+                self._was_answered = True
+                return answer
+            await asyncio.sleep(pause)
+            waited_s += pause
+            attempt += 1
 
     async def _each(self, call: aio.UnaryStreamCall[Q, R] | aio.StreamStreamCall[Q, R]) -> AsyncIterator[R]:
         """The messages of a stream; leaving the loop early cancels the call, and with it the command."""
         try:
             async for message in call:
+                self._was_answered = True
                 yield message
         except aio.AioRpcError as error:
             raise self._rebuilt(error) from error
@@ -77,29 +139,18 @@ class Transport:
     def _rebuilt(self, error: aio.AioRpcError) -> SandboxError:
         trailing = {key: value for key, value in error.trailing_metadata() or () if isinstance(value, str)}
         retry = trailing.get(RETRY_KEY)
-        made = rebuilt(
-            error.code().name, trailing.get(ERROR_KEY, ""), error.details() or "", float(retry) if retry else None
-        )
-        return Unreachable(self._unreachable(str(made))) if type(made) is Unreachable else made
+        details = error.details() or ""
+        made = rebuilt(error.code().name, trailing.get(ERROR_KEY, ""), details, float(retry) if retry else None)
+        if type(made) is not Unreachable:
+            return made
+        unreachable = Unreachable(self._unreachable(details))
+        unreachable.was_sent = not any(words in details for words in NEVER_SENT)
+        return unreachable
 
     def _unreachable(self, detail: str) -> str:
+        target = self._target
+        tried = f" Looked for an endpoint in: {'; '.join(target.tried)}." if target.tried else ""
         return (
-            f"no answer from {self._target.endpoint} (from {self._target.found}; trusting {self._target.trust}): "
-            f"{detail}. Start a server with `k8e server`, or set K8E_SANDBOX_ENDPOINT."
+            f"no answer from {target.endpoint} (from {target.found}; trusting {target.trust}): {detail}.{tried} "
+            f"Start a server with `k8e server`, or set K8E_SANDBOX_ENDPOINT to host:port of one."
         )
-
-
-def open_channel(target: Target) -> aio.Channel:
-    credentials = grpc.ssl_channel_credentials(target.roots, target.key, target.certificate)
-    options: list[tuple[str, Any]] = [
-        ("grpc.max_receive_message_length", MESSAGE_BYTES),
-        ("grpc.max_send_message_length", MESSAGE_BYTES),
-        # A server that was restarted is found again quickly.
-        ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.max_reconnect_backoff_ms", 2000),
-        ("grpc.use_local_subchannel_pool", 1),
-    ]
-    if target.is_loopback():
-        # A proxy named in the environment is for the network, never for this machine.
-        options.append(("grpc.enable_http_proxy", 0))
-    return aio.secure_channel(target.endpoint, credentials, options=options)

@@ -1,0 +1,35 @@
+"""When to ask again, and how long to wait before it: pure decisions.
+
+Asked again is only what cannot happen twice: a call that never left this machine, one that was turned away before
+anything was done, and one whose second time finds what the first one left.
+"""
+
+from __future__ import annotations
+
+from k8e.client.errors import Exhausted, SandboxError, Unreachable
+
+__all__ = ["BUDGET_S", "pause_s"]
+
+BUDGET_S = 10.0
+"""All waiting for one call together; a server that is restarted is back well before."""
+FIRST_S = 0.05
+LONGEST_S = 1.0
+
+
+def pause_s(
+    error: SandboxError, *, attempt: int, waited_s: float, chance: float, repeatable: bool, was_answered: bool
+) -> float | None:
+    """How long to wait before the next attempt; None means that the error is the answer.
+
+    `chance` is a random number below 1, so that many clients do not come back at once. A server that this client has
+    never heard from is not waited for: most likely there is none.
+    """
+    if isinstance(error, Exhausted) and error.retry_after_s is not None:
+        return _affordable(error.retry_after_s * (1 + 0.25 * chance), waited_s)
+    if isinstance(error, Unreachable) and was_answered and (repeatable or not error.was_sent):
+        return _affordable(min(FIRST_S * 2**attempt, LONGEST_S) * (0.5 + 0.5 * chance), waited_s)
+    return None
+
+
+def _affordable(pause: float, waited_s: float) -> float | None:
+    return pause if waited_s + pause <= BUDGET_S else None

@@ -1,0 +1,96 @@
+"""An event loop in a thread of its own, for callers that have none, or have one that is busy (notebooks)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["LoopThread"]
+
+R = TypeVar("R")
+
+SETTLE_S = 2.0
+"""How long an interrupted call may take to tell the server; without an answer the connection's end tells it."""
+
+
+class LoopThread:
+    """One event loop in one daemon thread; a forked child gets another of its own."""
+
+    def __init__(self) -> None:
+        self._closed = False
+        self._inherited: list[asyncio.AbstractEventLoop] = []
+        self._starting = threading.Lock()
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_serve, args=(self._loop,), name="k8e client", daemon=True)
+        self._thread.start()
+
+    def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run to the end; an interrupt here cancels it there, and waits until that is said."""
+        try:
+            loop = self._ready()
+        except RuntimeError:
+            coroutine.close()
+            raise
+        ended = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(_announced(coroutine, ended), loop)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                future.cancel()
+                ended.wait(SETTLE_S)
+            raise
+
+    def is_open(self) -> bool:
+        return not self._closed
+
+    def close(self) -> None:
+        """Stop the thread; once is enough."""
+        if self._closed:
+            return
+        self._ready()
+        self.wait(self._loop.shutdown_asyncgens())
+        self._closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """Let the thread end by itself, without waiting: for clients that were forgotten."""
+        if not self._closed and self._pid == os.getpid():
+            self._closed = True
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _ready(self) -> asyncio.AbstractEventLoop:
+        if self._closed:
+            raise RuntimeError("the client is closed: make another")
+        if threading.current_thread() is self._thread and self._pid == os.getpid():
+            raise RuntimeError("called from the client's own thread (a callback?), which would wait for itself")
+        with self._starting:
+            if self._pid != os.getpid():
+                # Threads do not survive a fork. The loop is kept untouched: its selector is shared with the parent.
+                self._inherited.append(self._loop)
+                self._start()
+        return self._loop
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+async def _announced(coroutine: Coroutine[Any, Any, R], ended: threading.Event) -> R:
+    try:
+        return await coroutine
+    finally:
+        ended.set()

@@ -1,0 +1,153 @@
+"""The SDK beside threads, forks, loops and signals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from k8e.client import NotFound, SandboxClient
+from k8e.client.discovery import Target, discover
+from tests.support.door import server_process
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    root = tmp_path_factory.mktemp("server")
+    with server_process(root):
+        yield discover(environ={"K8E_DATA_DIR": str(root)})
+
+
+def said_in_child(program: Callable[[], str]) -> str:
+    """What a forked child's program returns, or why it failed."""
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            said = program()
+        except BaseException:  # noqa: BLE001 - told to the parent
+            said = traceback.format_exc()
+        os.write(writing, said.encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading, encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
+        said = file.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+def test_one_client_serves_sixteen_threads(target: Target) -> None:
+    with SandboxClient(target=target) as client:
+        seen: dict[int, list[str]] = {n: [] for n in range(16)}
+
+        def work(n: int) -> None:
+            for turn in range(5):
+                seen[n].append(client.run(f"echo {n}.{turn}").stdout)
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in seen]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert seen == {n: [f"{n}.{turn}\n" for turn in range(5)] for n in range(16)}
+
+
+def test_a_forked_child_has_a_session_of_its_own_and_leaves_its_parents(target: Target) -> None:
+    with SandboxClient(target=target) as client:
+        parents = client.run("echo parent > file").session_id
+
+        def child() -> str:
+            ran = client.run("cat file || echo child")
+            assert ran.session_id != parents
+            assert client.exec(parents, "cat", stdin=b"x" * 700_000).stdout_bytes == b"x" * 700_000
+            stream = client.exec_stream(parents, "echo up; exec sleep 60")
+            assert next(stream) == "up\n"
+            stream.close()  # type: ignore[attr-defined]  # it is a generator
+            with pytest.raises(NotFound, match="sess-gone"):
+                client.get("sess-gone")
+            client.close()
+            return ran.stdout
+
+        assert said_in_child(child) == "child\n"
+        assert client.run("cat file").stdout == "parent\n"
+
+
+def test_a_child_of_a_process_that_never_called_needs_no_helper(target: Target) -> None:
+    """The control: here grpc itself serves the child."""
+    program = (
+        "import os, sys\nfrom k8e.client import SandboxClient\n"
+        "client = SandboxClient()\n"
+        "if os.fork() == 0:\n"
+        "    print(client.run('echo child').stdout, end='', flush=True)\n"
+        "    client.close()\n"
+        "    os._exit(0)\n"
+        "os.wait()\nclient.close()\n"
+    )
+    assert ran(program, target).stdout == "child\n"
+
+
+def test_a_client_that_was_never_closed_warns_and_does_not_hold_the_interpreter(target: Target) -> None:
+    said = ran(
+        "from k8e.client import SandboxClient\nclient = SandboxClient()\nprint(client.run('echo hi').stdout)", target
+    )
+    assert (said.stdout, said.returncode) == ("hi\n\n", 0)
+    assert "ResourceWarning: unclosed" in said.stderr
+    tidy = ran("from k8e.client import SandboxClient\nwith SandboxClient() as client: client.run('true')", target)
+    assert (tidy.stderr, tidy.returncode) == ("", 0)
+
+
+def test_closing_twice_is_once_and_a_closed_client_says_so(target: Target) -> None:
+    client = SandboxClient(target=target)
+    client.run("true")
+    client.close()
+    client.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        client.run("true")
+
+
+def test_an_interrupt_stops_the_command_inside(target: Target, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    program = (
+        "import os, signal, threading, time, pathlib\nfrom k8e.client import SandboxClient\n"
+        f"file = pathlib.Path({str(file)!r})\n"
+        "def interrupt():\n"
+        "    while not (file.exists() and file.read_text()): time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "with SandboxClient() as client:\n"
+        "    sid = client.create_session()\n"
+        "    threading.Thread(target=interrupt).start()\n"
+        "    try:\n"
+        f"        client.exec(sid, 'echo $$ > {file}; exec sleep 100', timeout=90)\n"
+        "    except KeyboardInterrupt:\n"
+        "        print('interrupted', client.exec(sid, 'echo alive').stdout, end='')\n"
+    )
+    assert ran(program, target).stdout == "interrupted alive\n"
+    pid = int(file.read_text())
+    gone = threading.Event()
+    for _ in range(500):
+        if not Path(f"/proc/{pid}").exists():
+            break
+        gone.wait(0.01)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_callback_that_calls_the_client_is_told_instead_of_waiting_for_itself(target: Target) -> None:
+    with SandboxClient(target=target) as client:
+
+        async def nested() -> None:
+            client.run("true")
+
+        with pytest.raises(RuntimeError, match="own thread"):
+            client.loop.wait(nested())
+
+
+def ran(program: str, target: Target) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "K8E_DATA_DIR": target.found}
+    return subprocess.run(
+        [sys.executable, "-X", "dev", "-c", program], env=environ, capture_output=True, text=True, check=False
+    )
