@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
-from k8e.cli import daemon
 from k8e.cli.output import BAD_INPUT, INTERRUPTED, failed
+from k8e.cli.reaching import reach
 from k8e.client.errors import InvalidRequest, SandboxError
+from k8e.client.light.calls import Calls
 
-if TYPE_CHECKING:
-    from k8e.client import AsyncSandboxClient
+__all__ = ["Handler", "call"]
 
-__all__ = ["call"]
-
-Handler = Callable[[argparse.Namespace, "AsyncSandboxClient"], Awaitable[int]]
+Handler = Callable[[argparse.Namespace, Calls], int]
 
 
 def call(handler: Handler, args: argparse.Namespace, environ: Mapping[str, str], *, starts_server: bool) -> int:
     """Run one command against the server."""
     how = {"has_ok": getattr(args, "has_ok", False), "is_raw": getattr(args, "raw", False)}
-    endpoint = getattr(args, "endpoint", None)
     try:
-        target = daemon.reach(endpoint, environ) if starts_server else daemon.found(endpoint, environ)
-        # Only now: the transport costs most of a short command's time.
-        from k8e.client import AsyncSandboxClient
-
-        async def main() -> int:
-            async with AsyncSandboxClient(target=target) as client:
-                return await handler(args, client)
-
-        return asyncio.run(main())
+        calls = reach(args, environ, starts_server=starts_server)
+        try:
+            return handler(args, calls)
+        finally:
+            # Also after an interrupt: the server then ends what the call started.
+            calls.close()
     except SandboxError as error:
         return failed(error, **how)
     except BrokenPipeError:
@@ -40,5 +32,4 @@ def call(handler: Handler, args: argparse.Namespace, environ: Mapping[str, str],
     except OSError as error:
         return failed(InvalidRequest(str(error)), **how)
     except KeyboardInterrupt:
-        # asyncio has cancelled the call, and with it the command inside.
         return INTERRUPTED

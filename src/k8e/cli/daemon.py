@@ -1,9 +1,8 @@
-"""The server that commands start by themselves when none runs: found by its lock, ready when it says where it is."""
+"""The server that commands start by themselves when none runs."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -13,56 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from k8e.cli.output import say
-from k8e.client.discovery import SYSTEM_DATA_DIR, Target, data_dirs, discover, own_data_dir
+from k8e.cli.running import is_running, ready_pid
 from k8e.client.errors import SandboxError, ServerFailed, Unreachable
+from k8e.client.light.places import SYSTEM_DATA_DIR
 
-__all__ = ["client_only", "is_running", "reach", "start", "wait_stopped"]
+__all__ = ["client_only", "start", "wait_ready", "wait_stopped"]
 
 READY_S = 180.0
 STEP_S = 0.02
 NEWS_S = 5.0
 LOG_LINES = 20
-
-
-def reach(endpoint: str | None, environ: Mapping[str, str]) -> Target:
-    """The server to talk to, started first if it is ours to start. Raises: SandboxError."""
-    if endpoint or environ.get("K8E_SANDBOX_ENDPOINT"):
-        return found(endpoint, environ)
-    running = next((directory for directory in data_dirs(environ) if is_running(directory)), None)
-    if running is None:
-        start(own_data_dir(environ), environ)
-    elif door(running) is None:
-        wait_ready(running, None)
-    return found(endpoint, environ)
-
-
-def found(endpoint: str | None, environ: Mapping[str, str]) -> Target:
-    try:
-        return discover(endpoint, environ)
-    except OSError as error:
-        raise Unreachable(f"cannot read {error.filename}: {error.strerror}") from error
-
-
-def is_running(data_dir: Path) -> bool:
-    """Whether a server holds the directory's lock."""
-    try:
-        import fcntl
-
-        with (data_dir / "server" / "lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except (ImportError, OSError):
-        return False
-    return False
-
-
-def door(data_dir: Path) -> int | None:
-    """The pid of the server that says it is ready there."""
-    try:
-        return int(json.loads((data_dir / "server" / "server.json").read_text(encoding="utf-8"))["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def start(data_dir: Path, environ: Mapping[str, str]) -> None:
@@ -124,7 +83,9 @@ def spawn(data_dir: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]
 def wait_ready(data_dir: Path, process: subprocess.Popen[bytes] | None) -> None:
     begun = time.monotonic()
     said = begun
-    while not (is_running(data_dir) and door(data_dir) and (process is None or door(data_dir) == process.pid)):
+    while not (
+        is_running(data_dir) and ready_pid(data_dir) and (process is None or ready_pid(data_dir) == process.pid)
+    ):
         now = time.monotonic()
         if (process is not None and process.poll() is not None) or now - begun > READY_S:
             raise ServerFailed(f"the server did not start; the end of its log:\n{log_tail(data_dir)}")

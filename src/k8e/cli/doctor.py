@@ -8,7 +8,7 @@ from pathlib import Path
 
 from k8e.cli.daemon import client_only
 from k8e.cli.output import SERVER, say
-from k8e.client.discovery import own_data_dir
+from k8e.client.light.places import own_data_dir
 
 __all__ = ["examine"]
 

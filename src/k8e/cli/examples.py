@@ -42,6 +42,7 @@ BY_COMMAND = {
   k8e sandbox run --lang python < program.py
   k8e sandbox run --raw "make test"               # output as it happens, exit code of the command
   k8e sandbox run --background "sleep 60; date"   # then: k8e sandbox poll <run_id>
+  k8e sandbox run --git-repo https://example.com/project.git "ls repo"
 """,
     "poll": """example:
   RUN=$(k8e sandbox run --background "sleep 60; date" | jq -r .run_id)
@@ -57,6 +58,71 @@ BY_COMMAND = {
   k8e sandbox create --allowed-hosts example.com,db.example.com:5432
   k8e sandbox create --network none               # nothing is reached
   k8e sandbox create --tenant my-project          # its /workspace survives the session
+  k8e sandbox create --manifest workspace.yaml    # files, directories and repositories to begin with
+""",
+    "cp": """examples:
+  k8e sandbox cp data.csv $SID:data.csv           # relative paths are below /workspace
+  k8e sandbox cp ./project $SID:/workspace/project
+  k8e sandbox cp $SID:/workspace/out ./out        # trees, both ways, with their modes
+""",
+    "shell": """examples:
+  k8e sandbox shell $SID                          # exit or Ctrl-D ends it, with the shell's own exit code
+  k8e sandbox shell $SID -- python3 -i
+""",
+    "log": """examples:
+  k8e sandbox log $SID
+  k8e sandbox log $SID --follow                   # ends with the session
+""",
+    "events": """example:
+  k8e sandbox events $SID | jq -r '.events[] | fromjson | .type'
+""",
+    "ps": """examples:
+  k8e sandbox ps $SID
+  k8e sandbox ps $SID --output table
+""",
+    "top": """examples:
+  k8e sandbox top
+  k8e sandbox top --once --output json | jq .sessions
+""",
+    "confirm": """examples:
+  k8e sandbox confirm $SID "delete the old database" && ./delete.sh
+  k8e sandbox confirm $SID "deploy" --no-wait | jq -r .approval_id
+""",
+    "approve": """examples:
+  k8e sandbox approve $ID                         # by anybody who may, but never by the one that asked
+  k8e sandbox approve $ID --reject --reason "not on a Friday"
+""",
+    "approvals": """examples:
+  k8e sandbox approvals --output table
+  K8E_SANDBOX_APIKEY=$(cat phone.key) k8e sandbox approvals
+""",
+    "whoami": """example:
+  k8e sandbox whoami | jq -r .owner
+""",
+    "connect": """examples:
+  k8e sandbox connect --endpoint box.example:50051
+  k8e sandbox connect --endpoint box.example:50051 --reset-certs
+""",
+    "login": """examples:
+  K8E_SANDBOX_APIKEY=$(cat key) k8e sandbox login --endpoint box.example:50051 --ca-fingerprint 3f5a…
+  k8e sandbox login --endpoint box.example:50051 --trust-first-use
+""",
+    "profile": """examples:
+  k8e sandbox profile add work box.example:50051
+  k8e sandbox profile use work
+  k8e sandbox profile list
+""",
+    "benchmark": """example:
+  k8e sandbox benchmark --iterations 10 | jq .warm_create
+""",
+    "catalog": """example:
+  k8e sandbox catalog | jq -r '.commands[].name'
+""",
+    "completion": """examples:
+  source <(k8e completion bash)
+  k8e completion zsh > ~/.zsh/completion/_k8e
+  k8e completion fish > ~/.config/fish/completions/k8e.fish
+  k8e sandbox completion bash                     # the same
 """,
     "get": """example:
   k8e sandbox get $SID | jq .phase
@@ -109,7 +175,17 @@ BY_COMMAND = {
   k8e sandbox create --broker GH_TOKEN=github:token@api.github.com
   k8e secret delete github:token
 """,
+    "sandbox-apikey": """examples:
+  k8e sandbox-apikey create laptop                     # 30 days; the text is shown only now
+  k8e sandbox-apikey create phone --role approver --owner uid:1000 --ttl never
+  k8e sandbox-apikey list --output table
+  k8e sandbox-apikey delete laptop                     # also revokes its certificates, at once
+""",
     "server": SERVER,
+    "audit": """examples:
+  k8e audit verify                                # exit 1 when a record was altered, removed or added
+  k8e audit show --session-id $SID | jq -r '[.time, .identity, .rpc, .outcome] | @tsv'
+""",
     "doctor": """examples:
   k8e doctor
   k8e doctor --json | jq '.checks[] | select(.ok | not)'

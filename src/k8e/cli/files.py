@@ -4,43 +4,43 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from k8e.cli.output import print_json
-
-if TYPE_CHECKING:
-    from k8e.client import AsyncSandboxClient
+from k8e.cli import shapes
+from k8e.cli.output import print_json, print_rows
+from k8e.client.light.calls import Calls, Request, encoded, only
 
 __all__ = ["list_files", "read_file", "write_file"]
 
 PIECE = 256 * 1024
 
 
-async def write_file(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
-    await client.write_file(args.session_id, args.path, standard_input(), args.mode)
+def write_file(args: argparse.Namespace, calls: Calls) -> int:
+    opened = {"session_id": args.session_id, "path_bytes": encoded(args.path), "append": args.mode == "a"}
+
+    def requests() -> Iterator[Request]:
+        yield {"open": opened}
+        while piece := sys.stdin.buffer.read(PIECE):
+            yield {"data": encoded(piece)}
+
+    only(calls.stream("WriteStream", requests()))
     print_json({"ok": True, "path": args.path})
     return 0
 
 
-async def standard_input() -> AsyncIterator[bytes]:
-    while piece := sys.stdin.buffer.read(PIECE):
-        yield piece
-
-
-async def read_file(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
+def read_file(args: argparse.Namespace, calls: Calls) -> int:
+    chunks = calls.stream("ReadStream", [{"session_id": args.session_id, "path_bytes": encoded(args.path)}])
     if not args.raw:
-        content = (await client.read_bytes(args.session_id, args.path)).decode("utf-8", "replace")
+        content = b"".join(chunk.data("data") for chunk in chunks).decode("utf-8", "replace")
         print_json({"content": content, "path": args.path})
         return 0
-    async for chunk in client.read_chunks(args.session_id, args.path):
-        sys.stdout.buffer.write(chunk)
+    for chunk in chunks:
+        sys.stdout.buffer.write(chunk.data("data"))
     sys.stdout.buffer.flush()
     return 0
 
 
-async def list_files(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
-    found = await client.list_files(args.session_id, args.since)
-    listed = [{"path": e.path, "modified": int(e.modified), "type": e.type, "size": e.size} for e in found]
-    print_json({"files": listed})
+def list_files(args: argparse.Namespace, calls: Calls) -> int:
+    found = calls.unary("ListFiles", {"session_id": args.session_id, "since": args.since})
+    print_rows(args, "files", [shapes.file(each) for each in found.each("files")])
     return 0

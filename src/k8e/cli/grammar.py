@@ -6,6 +6,7 @@ It imports nothing but the parser, and fills in only the commands that appear am
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 
 from k8e import __version__
@@ -15,7 +16,7 @@ TYPE_CHECKING = False  # the module `typing` costs 2 ms
 if TYPE_CHECKING:
     from typing import NoReturn
 
-__all__ = ["BAD_INPUT", "SANDBOX", "TOP", "Parser", "full_parser", "sandbox_parser"]
+__all__ = ["BAD_INPUT", "SANDBOX", "TOP", "Parser", "add_connection", "add_output", "full_parser", "sandbox_parser"]
 
 BAD_INPUT = 1
 
@@ -66,10 +67,31 @@ def sandbox_parser(prog: str, words: Sequence[str]) -> Parser:
 
 def fill_sandbox(parser: Parser, words: Sequence[str]) -> None:
     parser.is_json = True
-    parser.add_argument("--endpoint", help="host:port of the server (default: this machine's, started if needed)")
+    add_connection(parser)
     for command in add_commands(parser, SANDBOX, words):
         # A second default would overwrite what was given before the command's word.
-        command.add_argument("--endpoint", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        for flag in CONNECTION:
+            command.add_argument(flag, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+CONNECTION = {
+    "--endpoint": "host:port of the server (default: this machine's, started if needed)",
+    "--apikey": "who you are, where the connection does not say it; better in K8E_SANDBOX_APIKEY",
+    "--profile": "a server that was named with `profile add`",
+    "--owner": "act for this owner; only for administrators",
+}
+
+
+def add_connection(parser: Parser) -> None:
+    """Which server, and as whom."""
+    for flag, text in CONNECTION.items():
+        parser.add_argument(flag, help=text)
+
+
+def add_output(parser: Parser, *, default: str = "json") -> None:
+    """For commands that list."""
+    texts = {"json": "json (default) or table", "table": "table (default) or json"}
+    parser.add_argument("--output", choices=["json", "table"], default=default, help=texts[default])
 
 
 def add_commands(parser: Parser, table: Mapping[str, tuple[str, Fill]], words: Sequence[str]) -> list[Parser]:
@@ -83,134 +105,6 @@ def add_commands(parser: Parser, table: Mapping[str, tuple[str, Fill]], words: S
             fill(command)
             typed.append(command)
     return typed
-
-
-def fill_run(run: Parser) -> None:
-    run.add_argument("code", nargs="?", help="the program; without it, standard input")
-    run.add_argument("--lang", default="bash", help="python, bash (default), node or ts")
-    run.add_argument("--session-id", default="", help="run there instead of in the shared session")
-    run.add_argument("--tenant", default="", help="a name under which session and workspace are found again")
-    run.add_argument("--timeout", type=float, metavar="S", help="seconds (default 30; none with --background)")
-    run.add_argument("--allowed-hosts", metavar="A,B", help="first give the session this list of hosts")
-    run.add_argument("--raw", action="store_true", help="no JSON: stdout to stdout, stderr to stderr, as they come")
-    run.add_argument("--background", action="store_true", help="start it and print its run_id")
-    run.set_defaults(handler="run:run_program")
-
-
-def fill_poll(poll: Parser) -> None:
-    poll.add_argument("run_id")
-    poll.set_defaults(handler="run:poll_run")
-
-
-def fill_kill_run(kill: Parser) -> None:
-    kill.add_argument("run_id")
-    kill.add_argument("--signal", type=int, default=9, help="signal number (default 9)")
-    kill.set_defaults(handler="run:kill_run", has_ok=True)
-
-
-def fill_create(create: Parser) -> None:
-    create.add_argument("--runtime", default="", help="gvisor (default), container, kata or firecracker")
-    create.add_argument(
-        "--allowed-hosts", default="", metavar="A,B", help="hosts that it may reach, instead of the default"
-    )
-    create.add_argument("--network", default="", help="list (default), none, or open where the server allows it")
-    create.add_argument("--connections", type=int, help="connections at once (default 256)")
-    create.add_argument(
-        "--network-bytes", type=int, metavar="N", help="bytes a second, both ways together (default any)"
-    )
-    create.add_argument("--tenant", default="", help="a name whose /workspace outlives the session")
-    create.add_argument("--session-id", default="", help="an id of your own choice")
-    create.add_argument("--env", action="append", default=[], metavar="K=V", help="a variable for every command")
-    create.add_argument("--secret", action="append", default=[], metavar="ENV=NAME:KEY", help="a secret as a variable")
-    create.add_argument(
-        "--broker",
-        action="append",
-        default=[],
-        metavar="ENV=NAME:KEY@HOST[/HEADER]",
-        help="a secret that stays outside: its placeholder is swapped on the way to that host",
-    )
-    create.add_argument("--image", default="", help="host (default), a root directory, or an OCI layout")
-    create.add_argument("--cpus", type=float, help="CPUs (default 1)")
-    create.add_argument("--memory-mib", type=int, help="memory (default 512)")
-    create.add_argument("--disk-mib", type=int, help="disk (default 1024)")
-    create.add_argument("--processes", type=int, help="processes (default 256)")
-    create.add_argument("--ttl", type=float, metavar="S", help="seconds to live (default 24 h, 0 for ever)")
-    create.add_argument("--idle", type=float, metavar="S", help="seconds unused before it ends (default 1 h)")
-    create.set_defaults(handler="sessions:create_session")
-
-
-def fill_get(get: Parser) -> None:
-    get.add_argument("session_id")
-    get.set_defaults(handler="sessions:get_session")
-
-
-def fill_sessions(sessions: Parser) -> None:
-    sessions.add_argument("--phase", default="Active", help="Active (default), another phase, or all")
-    sessions.set_defaults(handler="sessions:list_sessions")
-
-
-def fill_destroy(destroy: Parser) -> None:
-    destroy.add_argument("session_id")
-    destroy.set_defaults(handler="sessions:destroy_session", has_ok=True)
-
-
-def fill_subagent(subagent: Parser) -> None:
-    subagent.add_argument("parent_session_id")
-    subagent.set_defaults(handler="sessions:run_subagent")
-
-
-def fill_status(status: Parser) -> None:
-    status.add_argument("--tenant", default="", help="whose shared session to show")
-    status.set_defaults(handler="sessions:show_status", starts_server=False)
-
-
-def fill_workspaces(workspaces: Parser) -> None:
-    actions = workspaces.add_subparsers(metavar="list|delete", required=True, parser_class=Parser)
-    listing = actions.add_parser("list", help="list them", is_json=True)
-    listing.set_defaults(handler="sessions:list_workspaces")
-    delete = actions.add_parser("delete", help="delete one with all its files", is_json=True)
-    delete.add_argument("tenant")
-    delete.set_defaults(handler="sessions:delete_workspace", has_ok=True)
-
-
-def fill_allow_hosts(allow: Parser) -> None:
-    allow.add_argument("hosts", nargs="?", metavar="A,B", help="the whole new list")
-    allow.add_argument("--hosts", dest="whole", metavar="A,B", help="the same")
-    allow.add_argument("--add", action="append", default=[], metavar="A,B", help="allow these, too")
-    allow.add_argument("--remove", action="append", default=[], metavar="A,B", help="no longer these; cuts connections")
-    allow.add_argument("--clear", action="store_true", help="allow nothing")
-    allow.add_argument("--session-id", default="", help="there instead of in the shared session")
-    allow.add_argument("--tenant", default="", help="whose shared session")
-    allow.set_defaults(handler="network:allow_hosts")
-
-
-def fill_egress(egress: Parser) -> None:
-    egress.add_argument("session_id")
-    egress.add_argument(
-        "--limit", type=int, default=0, metavar="N", help="only the newest (default: all that are kept)"
-    )
-    egress.add_argument("--follow", action="store_true", help="go on with what comes")
-    egress.set_defaults(handler="network:show_egress")
-
-
-def fill_write(write: Parser) -> None:
-    write.add_argument("session_id")
-    write.add_argument("path", help="relative paths are below /workspace")
-    write.add_argument("--mode", choices=["w", "a"], default="w", help="write (default) or append")
-    write.set_defaults(handler="files:write_file", has_ok=True)
-
-
-def fill_read(read: Parser) -> None:
-    read.add_argument("session_id")
-    read.add_argument("path", help="relative paths are below /workspace")
-    read.add_argument("--raw", action="store_true", help="no JSON: the file's exact bytes")
-    read.set_defaults(handler="files:read_file")
-
-
-def fill_list(listing: Parser) -> None:
-    listing.add_argument("session_id")
-    listing.add_argument("--since", type=int, default=0, metavar="UNIX_SECONDS", help="only those changed since")
-    listing.set_defaults(handler="files:list_files")
 
 
 def fill_server(server: Parser) -> None:
@@ -231,8 +125,9 @@ def fill_secret(secret: Parser) -> None:
     delete = actions.add_parser("delete", help="forget one key, or all of a secret", is_json=True)
     delete.add_argument("name", metavar="NAME[:KEY]")
     delete.set_defaults(handler="secrets:delete_secret", has_ok=True)
+    add_output(listing)
     for action in (keep, listing, delete):
-        action.add_argument("--endpoint", help="host:port of the server (default: this machine's)")
+        add_connection(action)
 
 
 def fill_doctor(doctor: Parser) -> None:
@@ -247,26 +142,55 @@ def fill_setup(setup: Parser) -> None:
     setup.set_defaults(local="setup:provision")
 
 
+def lazily(name: str) -> Fill:
+    """A function of `k8e.cli.flags`, loaded when its command was typed."""
+
+    def fill(parser: Parser) -> None:
+        module, _, function = name.partition(":")
+        getattr(importlib.import_module(f"k8e.cli.flags.{module}"), function)(parser)
+
+    return fill
+
+
 SANDBOX: Mapping[str, tuple[str, Fill]] = {
-    "run": ("run a program in the sandbox", fill_run),
-    "poll": ("show a background run and its output so far", fill_poll),
-    "kill-run": ("end a background run and everything it started", fill_kill_run),
-    "create": ("make a session of your own", fill_create),
-    "get": ("show one session", fill_get),
-    "sessions": ("list your sessions", fill_sessions),
-    "destroy": ("end a session and everything in it", fill_destroy),
-    "subagent": ("make a child session that shares the parent's /workspace", fill_subagent),
-    "status": ("is the service up, and which session is shared; never starts it", fill_status),
-    "workspaces": ("list or delete the workspaces that outlive their sessions", fill_workspaces),
-    "allow-hosts": ("show or change which hosts a session may reach, at once", fill_allow_hosts),
-    "egress": ("show what a session asked of the network and was told", fill_egress),
-    "write": ("write standard input to a file", fill_write),
-    "read": ("print a file", fill_read),
-    "list": ("list the files below /workspace", fill_list),
+    "run": ("run a program in the sandbox", lazily("programs:fill_run")),
+    "poll": ("show a background run and its output so far", lazily("programs:fill_poll")),
+    "kill-run": ("end a background run and everything it started", lazily("programs:fill_kill_run")),
+    "create": ("make a session of your own", lazily("sessions:fill_create")),
+    "get": ("show one session", lazily("sessions:fill_get")),
+    "sessions": ("list your sessions", lazily("sessions:fill_sessions")),
+    "destroy": ("end a session and everything in it", lazily("sessions:fill_destroy")),
+    "subagent": ("make a child session that shares the parent's /workspace", lazily("sessions:fill_subagent")),
+    "status": ("is the service up, and which session is shared; never starts it", lazily("sessions:fill_status")),
+    "workspaces": ("list or delete the workspaces that outlive their sessions", lazily("sessions:fill_workspaces")),
+    "allow-hosts": ("show or change which hosts a session may reach, at once", lazily("sessions:fill_allow_hosts")),
+    "egress": ("show what a session asked of the network and was told", lazily("sessions:fill_egress")),
+    "write": ("write standard input to a file", lazily("files:fill_write")),
+    "read": ("print a file", lazily("files:fill_read")),
+    "list": ("list the files below /workspace", lazily("files:fill_list")),
+    "cp": ("copy files and trees between here and a session", lazily("files:fill_cp")),
+    "shell": ("open an interactive terminal in a session", lazily("history:fill_shell")),
+    "log": ("print what was run in a session and what it printed", lazily("history:fill_log")),
+    "events": ("show what happened to a session", lazily("history:fill_events")),
+    "ps": ("list the processes in a session", lazily("history:fill_ps")),
+    "top": ("watch what sessions use", lazily("history:fill_top")),
+    "confirm": ("ask a person to allow something, and wait for the answer", lazily("access:fill_confirm")),
+    "approve": ("allow or reject what somebody else asked for", lazily("access:fill_approve")),
+    "approvals": ("list what waits for an answer", lazily("access:fill_approvals")),
+    "whoami": ("show who the server takes you for", lazily("access:fill_whoami")),
+    "connect": ("check a server and use it from now on", lazily("access:fill_connect")),
+    "login": ("trade an API key for a certificate of your own", lazily("access:fill_login")),
+    "profile": ("name servers: list, use, add, remove", lazily("access:fill_profile")),
+    "benchmark": ("measure creating and using sessions, cold and warm", lazily("access:fill_benchmark")),
+    "catalog": ("print every command and flag as JSON, for programs", lazily("access:fill_catalog")),
+    "completion": ("print the completion script of a shell", lazily("access:fill_completion")),
 }
 
 TOP: Mapping[str, tuple[str, Fill]] = {
+    "completion": ("print the completion script of a shell", lazily("access:fill_completion")),
     "secret": ("keep values for sessions on the server: set, list, delete", fill_secret),
+    "sandbox-apikey": ("make, list and delete API keys for other machines and people", lazily("keys:fill_apikey")),
+    "audit": ("check and read the record of who did what", lazily("audit:fill_audit")),
     "server": ("run, look at or stop the server", fill_server),
     "doctor": ("check every mechanism for real and say how to mend it", fill_doctor),
     "setup": ("install what is missing now instead of at first use", fill_setup),

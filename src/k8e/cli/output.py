@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from typing import TextIO
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TextIO
 
 from k8e.client.errors import (
     Conflict,
@@ -26,7 +26,10 @@ from k8e.client.errors import (
     Unsupported,
 )
 
-__all__ = ["BAD_INPUT", "INTERRUPTED", "SERVER", "failed", "print_json", "say"]
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["BAD_INPUT", "INTERRUPTED", "SERVER", "failed", "print_json", "print_rows", "say"]
 
 BAD_INPUT = 1
 SERVER = 2
@@ -57,6 +60,20 @@ def print_json(value: Mapping[str, object], file: TextIO | None = None) -> None:
         line = json.dumps(value, separators=(",", ":")).encode()
     out.write(line + b"\n")
     out.flush()
+
+
+def print_rows(
+    args: argparse.Namespace, name: str, rows: Sequence[Mapping[str, object]], columns: Sequence[str] = ()
+) -> None:
+    """A list: one JSON line, or with `--output table` columns for people."""
+    if getattr(args, "output", "json") != "table":
+        print_json({name: rows})
+        return
+    from k8e.cli.table import lines
+
+    for line in lines(rows, columns):
+        sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def say(text: str) -> None:

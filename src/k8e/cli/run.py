@@ -5,31 +5,44 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING
 
-from k8e.cli.network import denied, split
-from k8e.cli.output import print_json
+from k8e.cli import shapes
+from k8e.cli.network import split, update
+from k8e.cli.output import print_json, say
 from k8e.cli.sharing import in_session
-from k8e.client.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from k8e.client import AsyncSandboxClient, Exit
+from k8e.client.errors import InvalidRequest, ServerFailed
+from k8e.client.light.calls import Answer, Calls, Request, deadline, encoded
 
 __all__ = ["kill_run", "poll_run", "run_program"]
 
 DEFAULT_TIMEOUT_S = 30.0
+STDERR = {"OUTPUT_CHANNEL_STDERR", "2"}
 
 
-async def run_program(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
+def run_program(args: argparse.Namespace, calls: Calls) -> int:
     code = program(args)
+    wanted = entries(args)
     way = start if args.background else stream if args.raw else answer
 
-    async def work(session_id: str) -> int:
+    def work(session_id: str) -> int:
         if args.allowed_hosts is not None:
-            await client.update_allowed_hosts(session_id, split([args.allowed_hosts]))
-        return await way(args, client, session_id, code)
+            update(calls, session_id, hosts=split([args.allowed_hosts]))
+        if wanted:
+            from k8e.cli.entries import materialize
 
-    return await in_session(args, client, work)
+            materialize(calls, session_id, wanted)
+        return way(args, calls, request(args, session_id, code))
+
+    return in_session(args, calls, work)
+
+
+def entries(args: argparse.Namespace) -> list[object]:
+    """What `--manifest` and `--git-repo` ask for, checked before anything is made."""
+    if not (args.manifest or args.git_repo):
+        return []
+    from k8e.cli.entries import wanted
+
+    return list(wanted(args))
 
 
 def program(args: argparse.Namespace) -> bytes:
@@ -44,74 +57,76 @@ def program(args: argparse.Namespace) -> bytes:
 def timeout(args: argparse.Namespace) -> float:
     if args.timeout is None:
         return 0.0 if args.background else DEFAULT_TIMEOUT_S
-    if not args.timeout >= 0:
+    if not 0 <= args.timeout < float("inf"):
         raise InvalidRequest("timeout: must be 0 or more seconds")
     return float(args.timeout)
 
 
-async def answer(args: argparse.Namespace, client: AsyncSandboxClient, session_id: str, code: bytes) -> int:
-    result = await client.run(code, args.lang, timeout(args), session_id=session_id)
+def request(args: argparse.Namespace, session_id: str, code: bytes) -> Request:
+    return {"session_id": session_id, "code": encoded(code), "language": args.lang, "timeout_s": timeout(args)}
+
+
+def answer(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
+    result = calls.unary("Exec", asked, timeout_s=deadline(timeout(args)))
     shown: dict[str, object] = {
-        "stdout": result.stdout,
-        "stderr": result.stderr,
-        "exit_code": result.exit_code,
-        "session_id": result.session_id,
-        "status": result.status,
-        "duration_ms": result.duration_ms,
-        "truncated": result.truncated,
-        "language": result.language,
+        **shapes.run(result),
+        "session_id": result.text("session_id"),
+        "status": result.text("status"),
+        "duration_ms": result.number("duration_ms"),
+        "truncated": result.flag("truncated"),
+        "language": result.text("language"),
     }
-    more = {"reason": result.reason, "detail": result.detail}
-    print_json(shown | {key: value for key, value in more.items() if value} | denied(result.egress_denied))
-    return result.exit_code
+    more = {"reason": result.text("reason"), "detail": result.text("detail")}
+    print_json(shown | {key: value for key, value in more.items() if value} | shapes.denials(result))
+    return result.number("exit_code")
 
 
-async def stream(args: argparse.Namespace, client: AsyncSandboxClient, session_id: str, code: bytes) -> int:
-    from k8e.client import Chunk
+def stream(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
+    for item in calls.stream("ExecAttach", [{"start": asked}], timeout_s=deadline(timeout(args))):
+        if item.has("chunk"):
+            chunk = item.one("chunk")
+            file = sys.stderr.buffer if chunk.text("channel") in STDERR else sys.stdout.buffer
+            file.write(chunk.data("data"))
+            file.flush()
+        elif item.has("exit"):
+            return explained(item.one("exit"))
+    raise ServerFailed("the server ended the stream without an exit code")
 
-    files = {"stdout": sys.stdout.buffer, "stderr": sys.stderr.buffer}
-    async for item in client.run_output(code, args.lang, timeout(args), session_id=session_id):
-        if isinstance(item, Chunk):
-            files[item.stream].write(item.data)
-            files[item.stream].flush()
-        else:
-            return explained(item)
-    raise AssertionError("the server ends every stream with an exit")
 
-
-def explained(end: Exit) -> int:
+def explained(end: Answer) -> int:
     """The exit code, with a word on standard error where the code alone would puzzle."""
-    if end.status == "timed_out":
-        sys.stderr.write("k8e: the time is over; everything the program started was ended\n")
-    elif end.reason:
-        sys.stderr.write(f"k8e: {end.reason.replace('_', ' ')}{': ' + end.detail if end.detail else ''}\n")
-    for each in end.egress_denied:
-        sys.stderr.write(f"k8e: could not reach {each.host}{f':{each.port}' if each.port else ''}: {each.reason}\n")
-    return end.exit_code
+    reason, detail = end.text("reason"), end.text("detail")
+    if end.text("status") == "timed_out":
+        say("the time is over; everything the program started was ended")
+    elif reason:
+        say(f"{reason.replace('_', ' ')}{': ' + detail if detail else ''}")
+    for each in end.each("egress_denied"):
+        port = each.number("port")
+        say(f"could not reach {each.text('host')}{f':{port}' if port else ''}: {each.text('reason')}")
+    return end.number("exit_code")
 
 
-async def start(args: argparse.Namespace, client: AsyncSandboxClient, session_id: str, code: bytes) -> int:
-    run_id = await client.run_background(code, args.lang, timeout(args), session_id=session_id)
-    print_json({"run_id": run_id, "status": "started", "session_id": session_id})
+def start(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
+    begun = calls.unary("Exec", {**asked, "background": True})
+    print_json({"run_id": begun.text("run_id"), "status": "started", "session_id": asked["session_id"]})
     return 0
 
 
-async def poll_run(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
-    run = await client.poll_run(args.run_id)
+def poll_run(args: argparse.Namespace, calls: Calls) -> int:
+    run = calls.unary("PollRun", {"run_id": args.run_id})
     shown: dict[str, object] = {
-        "run_id": run.run_id,
-        "status": run.status,
-        "stdout": run.stdout,
-        "stderr": run.stderr,
-        "exit_code": run.exit_code,
-        "duration_ms": run.duration_ms,
-        "truncated": run.truncated,
+        "run_id": run.text("run_id"),
+        "status": run.text("status"),
+        **shapes.run(run),
+        "duration_ms": run.number("duration_ms"),
+        "truncated": run.flag("truncated"),
     }
-    print_json(shown | ({"reason": run.reason} if run.reason else {}) | denied(run.egress_denied))
+    reason = run.text("reason")
+    print_json(shown | ({"reason": reason} if reason else {}) | shapes.denials(run))
     return 0
 
 
-async def kill_run(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
-    await client.kill_run(args.run_id, args.signal)
+def kill_run(args: argparse.Namespace, calls: Calls) -> int:
+    calls.unary("KillRun", {"run_id": args.run_id, "signal": args.signal})
     print_json({"ok": True, "run_id": args.run_id})
     return 0

@@ -6,19 +6,13 @@ Never from an argument: the host's process list shows those to everybody.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import dataclasses
-import getpass
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from k8e.cli.output import print_json
+from k8e.cli.output import print_json, print_rows
 from k8e.client.errors import InvalidRequest, NotFound
-
-if TYPE_CHECKING:
-    from k8e.client import AsyncSandboxClient, BrokeredSecret, SecretRef
+from k8e.client.light.calls import Calls, encoded
 
 __all__ = ["brokered", "delete_secret", "list_secrets", "reference", "set_secret"]
 
@@ -26,9 +20,9 @@ _REFERENCE = re.compile(r"(?P<env>[^=]+)=(?P<name>[^:@/]+)(:(?P<key>[^:@/]+))?")
 _BROKERED = re.compile(_REFERENCE.pattern + r"@(?P<host>[^/@]+)(/(?P<header>[^/@]+))?")
 
 
-async def set_secret(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
+def set_secret(args: argparse.Namespace, calls: Calls) -> int:
     name, _, key = args.name.partition(":")
-    await client.set_secret(name, await asyncio.to_thread(value, args), key or "value")
+    calls.unary("SetSecret", {"name": name, "key": key or "value", "value": encoded(value(args))})
     print_json({"ok": True, "name": name, "key": key or "value"})
     return 0
 
@@ -38,44 +32,46 @@ def value(args: argparse.Namespace) -> bytes:
     if args.from_file:
         return Path(args.from_file).read_bytes()
     if sys.stdin.isatty():
+        import getpass
+
         return getpass.getpass(f"value of {args.name}: ").encode("utf-8", "surrogateescape")
     return sys.stdin.buffer.read().removesuffix(b"\n")
 
 
-async def list_secrets(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
-    print_json({"secrets": [dataclasses.asdict(each) for each in await client.secrets()]})
+def list_secrets(args: argparse.Namespace, calls: Calls) -> int:
+    rows: list[dict[str, object]] = [
+        {"name": each.text("name"), "keys": each.texts("keys"), "updated_at": each.number("updated_at")}
+        for each in calls.unary("ListSecrets", {}).each("secrets")
+    ]
+    print_rows(args, "secrets", rows)
     return 0
 
 
-async def delete_secret(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
+def delete_secret(args: argparse.Namespace, calls: Calls) -> int:
     name, _, key = args.name.partition(":")
-    if not await client.delete_secret(name, key):
+    if not calls.unary("DeleteSecret", {"name": name, "key": key}).flag("ok"):
         raise NotFound(f"secret {args.name} not found")
     print_json({"ok": True, "name": name, **({"key": key} if key else {})})
     return 0
 
 
-def reference(text: str) -> SecretRef:
+def reference(text: str) -> dict[str, str]:
     """`ENV=name[:key]`"""
-    from k8e.client.values import SecretRef
-
     found = _REFERENCE.fullmatch(text)
     if found is None:
         raise InvalidRequest(f"secret: {text!r} is not ENV=name:key")
-    return SecretRef(env_var=found["env"], secret_name=found["name"], key=found["key"] or "value")
+    return {"env_var": found["env"], "secret_name": found["name"], "key": found["key"] or "value"}
 
 
-def brokered(text: str) -> BrokeredSecret:
+def brokered(text: str) -> dict[str, str]:
     """`ENV=name[:key]@host[/header]`"""
-    from k8e.client.values import BrokeredSecret
-
     found = _BROKERED.fullmatch(text)
     if found is None:
         raise InvalidRequest(f"broker: {text!r} is not ENV=name:key@host or ENV=name:key@host/header")
-    return BrokeredSecret(
-        env_var=found["env"],
-        secret_name=found["name"],
-        key=found["key"] or "value",
-        host=found["host"],
-        header=found["header"] or "authorization",
-    )
+    return {
+        "env_var": found["env"],
+        "secret_name": found["name"],
+        "key": found["key"] or "value",
+        "host": found["host"],
+        "header": found["header"] or "authorization",
+    }

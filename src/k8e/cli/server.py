@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from k8e.cli import shapes
 from k8e.cli.examples import SERVER as SERVER_EXAMPLES
 from k8e.cli.output import BAD_INPUT, SERVER, print_json, say
-from k8e.client.discovery import data_dirs, own_data_dir
+from k8e.client.light.calls import Calls
+from k8e.client.light.places import data_dirs, own_data_dir
 from k8e.settings import OPTIONS, load
 
 if TYPE_CHECKING:
     from k8e.cli.grammar import Parser
-    from k8e.client import AsyncSandboxClient
 
 __all__ = ["fill", "serve", "show_status", "stop_server"]
 
@@ -33,6 +33,7 @@ def fill(server: Parser) -> None:
         bare = {"nargs": "?", "const": "true"} if option.bare else {}
         names = (f"--{dashed}", f"--sandbox-{dashed}")
         server.add_argument(*names, dest=option.name, help=option.text, **bare)  # type: ignore[arg-type]
+    server.add_argument("--disable-sandbox-matrix", action="store_true", help="taken, and without effect here")
     server.set_defaults(local="server:serve")
     actions = server.add_subparsers(metavar="[status|stop]", parser_class=type(server))
     status = actions.add_parser("status", help="print what the server is, has and does", epilog=SERVER_EXAMPLES)
@@ -56,6 +57,8 @@ def serve(args: argparse.Namespace) -> int:
     if trouble := client_only():
         say(trouble)
         return SERVER
+    if args.disable_sandbox_matrix:
+        say("--disable-sandbox-matrix has no effect: this server is the sandbox matrix and nothing else")
     environ = environment(args)
     flags = {option.name: getattr(args, option.name) for option in OPTIONS}
     try:
@@ -79,32 +82,31 @@ def serve(args: argparse.Namespace) -> int:
 def show_status(args: argparse.Namespace) -> int:
     from k8e.cli.calling import call
 
-    async def show(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
-        status = dataclasses.asdict(await client.server_status())
-        keys = ("pid", "data_dir", "doors", "runtimes", "pool", "sessions", "version", "egress")
-        print_json({key: status[key] for key in keys})
+    def show(args: argparse.Namespace, calls: Calls) -> int:
+        print_json(shapes.server(calls.unary("ServerStatus", {})))
         return 0
 
     return call(show, args, environment(args), starts_server=False)
 
 
 def stop_server(args: argparse.Namespace) -> int:
-    from k8e.cli import daemon
     from k8e.cli.calling import call
+    from k8e.cli.daemon import wait_stopped
+    from k8e.cli.running import is_running
 
     environ = environment(args)
-    data_dir = next(filter(daemon.is_running, data_dirs(environ)), own_data_dir(environ))
-    if not daemon.is_running(data_dir) and not args.destroy:
+    data_dir = next(filter(is_running, data_dirs(environ)), own_data_dir(environ))
+    if not is_running(data_dir) and not args.destroy:
         print_json({"ok": True, "detail": "no server was running"})
         return 0
 
-    async def stop(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
-        await client.stop_server(destroy=args.destroy)
+    def stop(args: argparse.Namespace, calls: Calls) -> int:
+        calls.unary("StopServer", {"destroy": args.destroy})
         return 0
 
     # Without a server, destroying starts one: only the engine knows everything that is left.
     code = call(stop, args, environ, starts_server=args.destroy)
     if code == 0:
-        daemon.wait_stopped(data_dir, DESTROY_S if args.destroy else STOP_S)
+        wait_stopped(data_dir, DESTROY_S if args.destroy else STOP_S)
         print_json({"ok": True})
     return code

@@ -1,19 +1,16 @@
-"""`create`, `get`, `sessions`, `destroy`, `subagent`, `status` and `workspaces`."""
+"""`create`, `get`, `sessions`, `destroy`, `subagent`, `status`, `workspaces` and `whoami`."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from typing import TYPE_CHECKING
 
+from k8e.cli import shapes
 from k8e.cli.network import split
-from k8e.cli.output import SERVER, print_json
+from k8e.cli.output import SERVER, print_json, print_rows
 from k8e.cli.secrets import brokered, reference
 from k8e.cli.sharing import forget, shared
 from k8e.client.errors import InvalidRequest, NotFound, SandboxError, Unsupported
-
-if TYPE_CHECKING:
-    from k8e.client import AsyncSandboxClient, Limits, SessionInfo
+from k8e.client.light.calls import CREATE_S, Calls, Request
 
 __all__ = [
     "create_session",
@@ -24,25 +21,41 @@ __all__ = [
     "list_workspaces",
     "run_subagent",
     "show_status",
-    "unavailable",
+    "who_am_i",
 ]
 
+MIB = 1024 * 1024
+SESSION_COLUMNS = ("session_id", "phase", "runtime_class", "tenant_id", "background_runs", "expires_at", "owner")
 
-async def create_session(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
-    session_id = await client.create_session(
-        args.runtime,
-        split([args.allowed_hosts]),
-        args.tenant,
-        session_id=args.session_id,
-        env=dict(pair(text) for text in args.env),
-        image=args.image,
-        limits=limits(args),
-        secret_refs=[reference(text) for text in args.secret],
-        brokered_secrets=[brokered(text) for text in args.broker],
-        network=args.network,
-    )
-    print_json({"session_id": session_id, "pod_ip": "", "entries_materialized": 0})
+
+def create_session(args: argparse.Namespace, calls: Calls) -> int:
+    from k8e.cli.entries import materialize, wanted
+
+    entries = wanted(args)
+    made = calls.unary("CreateSession", request(args), timeout_s=CREATE_S).text("session_id")
+    try:
+        materialize(calls, made, entries)
+    except BaseException:
+        # Nobody has been told its id yet.
+        calls.unary("DestroySession", {"session_id": made})
+        raise
+    print_json({"session_id": made, "pod_ip": "", "entries_materialized": len(entries)})
     return 0
+
+
+def request(args: argparse.Namespace) -> Request:
+    return {
+        "session_id": args.session_id,
+        "tenant_id": args.tenant,
+        "allowed_hosts": split([args.allowed_hosts]),
+        "runtime_class": args.runtime,
+        "env": dict(pair(text) for text in args.env),
+        "image": args.image,
+        "network": args.network,
+        "limits": limits(args),
+        "secret_refs": [reference(text) for text in args.secret],
+        "brokered_secrets": [brokered(text) for text in args.broker],
+    }
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -52,40 +65,35 @@ def pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def limits(args: argparse.Namespace) -> Limits:
-    from k8e.client.values import Limits
-
-    mib = 1024 * 1024
-    return Limits(
-        cpus=args.cpus,
-        memory_bytes=args.memory_mib and args.memory_mib * mib,
-        disk_bytes=args.disk_mib and args.disk_mib * mib,
-        processes=args.processes,
-        ttl_s=args.ttl,
-        idle_timeout_s=args.idle,
-        connections=args.connections,
-        network_bytes_per_s=args.network_bytes,
-    )
+def limits(args: argparse.Namespace) -> Request:
+    asked = {
+        "cpus": args.cpus,
+        "memory_bytes": args.memory_mib and args.memory_mib * MIB,
+        "disk_bytes": args.disk_mib and args.disk_mib * MIB,
+        "processes": args.processes,
+        "ttl_s": args.ttl,
+        "idle_timeout_s": args.idle,
+        "connections": args.connections,
+        "network_bytes_per_s": args.network_bytes,
+    }
+    return {name: value for name, value in asked.items() if value is not None}
 
 
-def shown(session: SessionInfo) -> dict[str, object]:
-    values = dataclasses.asdict(session)
-    return {"session_id": values.pop("session_id"), "pod_ip": "", **values}
-
-
-async def get_session(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
-    print_json(shown(await client.get(args.session_id)))
+def get_session(args: argparse.Namespace, calls: Calls) -> int:
+    print_json(shapes.session(calls.unary("GetSession", {"session_id": args.session_id})))
     return 0
 
 
-async def list_sessions(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
-    print_json({"sessions": [shown(session) for session in await client.sessions(args.phase)]})
+def list_sessions(args: argparse.Namespace, calls: Calls) -> int:
+    asked = {"phase": args.phase, "all_owners": args.all_owners}
+    found = calls.unary("ListSessions", asked).each("sessions")
+    print_rows(args, "sessions", [shapes.session(each) for each in found], SESSION_COLUMNS)
     return 0
 
 
-async def destroy_session(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
+def destroy_session(args: argparse.Namespace, calls: Calls) -> int:
     try:
-        await client.destroy_session(args.session_id)
+        calls.unary("DestroySession", {"session_id": args.session_id})
     except NotFound:
         forget(args.session_id)
         raise
@@ -94,36 +102,47 @@ async def destroy_session(args: argparse.Namespace, client: AsyncSandboxClient) 
     return 0
 
 
-async def run_subagent(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
-    print_json({"session_id": await client.subagent(args.parent_session_id)})
+def run_subagent(args: argparse.Namespace, calls: Calls) -> int:
+    asked = {"parent_session_id": args.parent_session_id}
+    print_json({"session_id": calls.unary("RunSubAgent", asked, timeout_s=CREATE_S).text("session_id")})
     return 0
 
 
-async def show_status(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
+def show_status(args: argparse.Namespace, calls: Calls) -> int:
     state = shared(args.tenant)
+    told: dict[str, object] = {"available": True, "session_id": state.current(), "tenant_id": state.tenant}
     try:
-        await client.server_status()
+        calls.unary("ServerStatus", {})
     except Unsupported:
         pass  # an older server: it answered, so it is up
     except SandboxError as error:
-        return unavailable(args, error)
-    print_json({"available": True, "session_id": state.current(), "tenant_id": state.tenant})
-    return 0
-
-
-def unavailable(args: argparse.Namespace, error: SandboxError) -> int:
-    state = shared(args.tenant)
-    told = {"available": False, "session_id": state.current(), "tenant_id": state.tenant, "error": str(error)}
+        print_json({**told, "available": False, "error": str(error)})
+        return SERVER
     print_json(told)
-    return SERVER
-
-
-async def list_workspaces(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
-    print_json({"workspaces": [dataclasses.asdict(each) for each in await client.workspaces()]})
     return 0
 
 
-async def delete_workspace(args: argparse.Namespace, client: AsyncSandboxClient) -> int:
-    await client.delete_workspace(args.tenant)
+def list_workspaces(args: argparse.Namespace, calls: Calls) -> int:
+    found = calls.unary("ListWorkspaces", {}).each("workspaces")
+    rows: list[dict[str, object]] = [
+        {
+            "tenant_id": each.text("tenant_id"),
+            "disk_bytes": each.number("disk_bytes"),
+            "last_used": each.number("last_used"),
+        }
+        for each in found
+    ]
+    print_rows(args, "workspaces", rows)
+    return 0
+
+
+def delete_workspace(args: argparse.Namespace, calls: Calls) -> int:
+    calls.unary("DeleteWorkspace", {"tenant_id": args.tenant})
     print_json({"ok": True, "tenant_id": args.tenant})
+    return 0
+
+
+def who_am_i(args: argparse.Namespace, calls: Calls) -> int:
+    answer = calls.unary("WhoAmI", {})
+    print_json({name: answer.text(name) for name in ("owner", "identity", "role", "via")})
     return 0

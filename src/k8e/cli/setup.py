@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from k8e.cli.output import SERVER, say
-from k8e.client.discovery import own_data_dir
+from k8e.client.light.places import own_data_dir
 
 __all__ = ["provision"]
 

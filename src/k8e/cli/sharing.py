@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from k8e.cli.output import say
 from k8e.cli.state import SharedSession
 from k8e.client.errors import NotFound, SandboxLost
-
-if TYPE_CHECKING:
-    from k8e.client import AsyncSandboxClient
+from k8e.client.light.calls import CREATE_S, Calls
 
 __all__ = ["forget", "in_session", "shared"]
 
@@ -30,19 +28,19 @@ def forget(session_id: str) -> None:
         SharedSession(directory, "").forget(session_id)
 
 
-async def in_session(args: argparse.Namespace, client: AsyncSandboxClient, work: Callable[[str], Awaitable[T]]) -> T:
+def in_session(args: argparse.Namespace, calls: Calls, work: Callable[[str], T]) -> T:
     """Do the work in the named session, or in the shared one, which is made again once if it is gone."""
     if named := args.session_id or os.environ.get("K8E_SANDBOX_SESSION_ID", ""):
-        return await work(named)
+        return work(named)
     state = shared(args.tenant)
 
-    async def create() -> str:
-        return await client.create_session(tenant_id=state.tenant)
+    def create() -> str:
+        return calls.unary("CreateSession", {"tenant_id": state.tenant}, timeout_s=CREATE_S).text("session_id")
 
-    session_id = await state.obtain(create)
+    session_id = state.obtain(create)
     try:
-        return await work(session_id)
+        return work(session_id)
     except (NotFound, SandboxLost) as error:
         # Answered only before anything ran, so doing the work again is safe.
         say(f"{error}; continuing in a new session")
-        return await work(await state.obtain(create, gone=session_id))
+        return work(state.obtain(create, gone=session_id))

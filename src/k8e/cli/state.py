@@ -6,35 +6,32 @@ Any number of processes may start at once: one of them creates the session under
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from k8e.client.errors import Conflict, InvalidRequest
+from k8e.client.light.profiles import home
 
 __all__ = ["SharedSession"]
 
 LOCK_WAIT_S = 300.0
 LOCK_STEP_S = 0.02
 
-Create = Callable[[], Awaitable[str]]
 
-
-@dataclass(frozen=True, slots=True)
 class SharedSession:
-    directory: Path
-    tenant: str
+    def __init__(self, directory: Path, tenant: str) -> None:
+        self.directory = directory
+        self.tenant = tenant
 
     @classmethod
     def of(cls, tenant: str, environ: Mapping[str, str]) -> SharedSession:
         """The state of a tenant, or of nobody in particular. Raises: InvalidRequest when it is no name."""
         if "/" in tenant or tenant in {".", ".."} or "\0" in tenant:
             raise InvalidRequest(f"tenant: {tenant!r} cannot be used as a name")
-        root = Path(environ.get("K8E_SANDBOX_CERT_DIR") or Path.home() / ".k8e" / "sandbox")
-        return cls(root / (tenant or "default"), tenant)
+        return cls(home(environ) / (tenant or "default"), tenant)
 
     def current(self) -> str:
         """The session in use, or nothing."""
@@ -44,14 +41,14 @@ class SharedSession:
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             return ""
 
-    async def obtain(self, create: Create, *, gone: str = "") -> str:
+    def obtain(self, create: Callable[[], str], *, gone: str = "") -> str:
         """The session in use, created if there is none or if it is the one that is `gone`."""
         if (known := self.current()) and known != gone:
             return known
-        async with self._locked():
+        with self._locked():
             if (known := self.current()) and known != gone:
                 return known  # somebody else was faster
-            made = await create()
+            made = create()
             self._write(made)
             return made
 
@@ -61,24 +58,21 @@ class SharedSession:
             (self.directory / "state.json").unlink(missing_ok=True)
 
     def _write(self, session_id: str) -> None:
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        now = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
         state = {"session_id": session_id, "phase": "active", "tenant_id": self.tenant, "created_at": now}
         temporary = self.directory / f"state.{os.getpid()}.new"
         temporary.write_text(json.dumps(state) + "\n", encoding="utf-8")
         temporary.replace(self.directory / "state.json")
 
-    @contextlib.asynccontextmanager
-    async def _locked(self) -> AsyncIterator[None]:
-        import asyncio  # costs 25 ms that `--help` need not pay
-
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self.directory / "state.lock").open("a") as file:
-            try:
-                async with asyncio.timeout(LOCK_WAIT_S):
-                    while not try_lock(file.fileno()):  # noqa: ASYNC110 - another process holds it
-                        await asyncio.sleep(LOCK_STEP_S)
-            except TimeoutError:
-                raise Conflict(f"{file.name} has been locked for {LOCK_WAIT_S:.0f} s by another process") from None
+            end = time.monotonic() + LOCK_WAIT_S
+            while not try_lock(file.fileno()):
+                if time.monotonic() > end:
+                    raise Conflict(f"{file.name} has been locked for {LOCK_WAIT_S:.0f} s by another process")
+                time.sleep(LOCK_STEP_S)
             yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import threading
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from k8e.cli import daemon
-from k8e.client.errors import SandboxError, ServerFailed
+from k8e.cli.reaching import reach
+from k8e.cli.running import ensure_running, is_running, ready_pid
+from k8e.client.errors import SandboxError, ServerFailed, Unreachable
 from k8e.errors import Conflict
 from k8e.server import locked
 
@@ -47,27 +50,35 @@ def end(processes: Started) -> None:
 
 
 def test_a_server_is_started_once_however_many_commands_need_it(tmp_path: Path, started: Started) -> None:
-    targets = []
-    environ = {"K8E_DATA_DIR": str(tmp_path)}
-    threads = [threading.Thread(target=lambda: targets.append(daemon.reach(None, environ))) for _ in range(5)]
+    environ = {"K8E_DATA_DIR": str(tmp_path), "HOME": str(tmp_path)}
+    threads = [threading.Thread(target=ensure_running, args=(environ,)) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
     try:
         assert len(started) == 1
-        assert len({target.endpoint for target in targets}) == 1
-        assert daemon.is_running(tmp_path)
-        assert daemon.reach(None, environ).endpoint == targets[0].endpoint
+        assert (is_running(tmp_path), ready_pid(tmp_path)) == (True, started[0].pid)
+        calls = reach(argparse.Namespace(), environ, starts_server=True)
+        assert calls.unary("ServerStatus", {}).number("pid") == started[0].pid
+        assert len(started) == 1
     finally:
         end(started)
     daemon.wait_stopped(tmp_path, 5)
-    assert not daemon.is_running(tmp_path)
+    assert not is_running(tmp_path)
 
 
-def test_a_named_endpoint_is_never_started(tmp_path: Path, started: Started) -> None:
-    assert daemon.reach("a:1", {"K8E_DATA_DIR": str(tmp_path)}).endpoint == "a:1"
-    assert daemon.reach(None, {"K8E_DATA_DIR": str(tmp_path), "K8E_SANDBOX_ENDPOINT": "b:2"}).endpoint == "b:2"
+@pytest.mark.parametrize(
+    "named", [{"flag": "127.0.0.1:1"}, {"environ": "127.0.0.1:1"}], ids=lambda named: next(iter(named))
+)
+def test_a_named_endpoint_is_never_started(tmp_path: Path, started: Started, named: dict[str, str]) -> None:
+    environ = {"K8E_DATA_DIR": str(tmp_path), "HOME": str(tmp_path)}
+    if "environ" in named:
+        environ["K8E_SANDBOX_ENDPOINT"] = named["environ"]
+    calls = reach(argparse.Namespace(endpoint=named.get("flag")), environ, starts_server=True)
+    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1"):
+        calls.unary("ServerStatus", {})
+    calls.close()
     assert started == []
 
 

@@ -17,13 +17,37 @@ COMMANDS = [["sandbox", name] for name in SANDBOX] + [[name] for name in TOP]
 ACTIONS = [
     ["sandbox", "workspaces", "list"],
     ["sandbox", "workspaces", "delete", "t"],
+    ["sandbox", "profile", "use", "x"],
+    ["sandbox", "profile", "add", "x", "h:1"],
+    ["sandbox", "profile", "remove", "x"],
     ["secret", "set", "x"],
     ["secret", "list"],
     ["secret", "delete", "x"],
     ["server", "status"],
     ["server", "stop"],
 ]
-ARGUMENTS = {"run": ["x"], "read": ["s", "p"], "write": ["s", "p"], "sessions": [], "create": [], "status": []}
+ARGUMENTS = {
+    "run": ["x"],
+    "read": ["s", "p"],
+    "write": ["s", "p"],
+    "cp": ["a", "s:b"],
+    "confirm": ["s", "x"],
+    "completion": ["bash"],
+    "profile": ["list"],
+    "workspaces": ["list"],
+    "secret": ["list"],
+    "sandbox-apikey": ["list"],
+    "audit": ["verify"],
+}
+ALONE = {"sessions", "create", "status", "allow-hosts", "top", "approvals", "whoami", "connect", "login", "benchmark"}
+
+
+def completed(words: list[str]) -> list[str]:
+    """The command with arguments that it takes."""
+    if words in ACTIONS:
+        return words
+    alone = words[0] != "sandbox" or words[-1] in {*ALONE, "catalog"}
+    return [*words, *ARGUMENTS.get(words[-1], [] if alone else ["x"])]
 
 
 @pytest.mark.parametrize("words", [[], ["sandbox"], *COMMANDS], ids=" ".join)
@@ -36,10 +60,7 @@ def test_help_has_examples_at_every_level(words: list[str], capsys: pytest.Captu
 
 @pytest.mark.parametrize("words", [*COMMANDS, *ACTIONS], ids=" ".join)
 def test_every_command_leads_to_a_function(words: list[str]) -> None:
-    plain = ARGUMENTS.get(words[-1], ["x"] if words[0] == "sandbox" and len(words) == 2 else [])
-    if words in (["sandbox", "workspaces"], ["secret"]):
-        plain = ["list"]
-    typed = [*words, *plain]
+    typed = completed(words)
     args = full_parser(typed).parse_args(typed)
     assert callable(loaded(args.local if hasattr(args, "local") else args.handler))
 

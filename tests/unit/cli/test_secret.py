@@ -15,7 +15,6 @@ import pytest
 
 from k8e.cli.secrets import brokered, reference
 from k8e.client.errors import InvalidRequest
-from k8e.client.values import BrokeredSecret, SecretRef
 
 Run = Callable[..., "tuple[int, dict[str, object]]"]
 
@@ -86,12 +85,16 @@ def test_what_is_not_there_cannot_be_deleted(k8e: Run) -> None:
 
 
 def test_references_are_read_as_they_are_documented() -> None:
-    assert reference("A=name:key") == SecretRef(env_var="A", secret_name="name", key="key")
-    assert reference("A=name") == SecretRef(env_var="A", secret_name="name", key="value")
-    assert brokered("A=name:key@api.example") == BrokeredSecret(
-        env_var="A", secret_name="name", key="key", host="api.example", header="authorization"
-    )
-    assert brokered("A=name@api.example/X-Api-Key").header == "X-Api-Key"
+    assert reference("A=name:key") == {"env_var": "A", "secret_name": "name", "key": "key"}
+    assert reference("A=name") == {"env_var": "A", "secret_name": "name", "key": "value"}
+    assert brokered("A=name:key@api.example") == {
+        "env_var": "A",
+        "secret_name": "name",
+        "key": "key",
+        "host": "api.example",
+        "header": "authorization",
+    }
+    assert brokered("A=name@api.example/X-Api-Key")["header"] == "X-Api-Key"
 
 
 @pytest.mark.parametrize("text", ["A", "A=", "=name:key", "A=n:k:l", "A=n@h", ""])

@@ -92,7 +92,7 @@ class Calls(Protocol):
     ) -> Iterator[Answer]:
         """Send the requests, yield the answers; closing the iterator cancels the call and what it started.
 
-        An iterator of requests is read as the server takes them, and left as soon as it answers.
+        An iterator of requests is read as the server takes them, and left when it stops listening.
         """
 
     def close(self) -> None:

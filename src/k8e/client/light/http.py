@@ -6,7 +6,6 @@ Written out because the standard library's client costs more to import than a wh
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
@@ -51,14 +50,17 @@ class Exchange:
         length = "transfer-encoding: chunked" if body is None else f"content-length: {len(body)}"
         lines = [f"POST {path} HTTP/1.1", "host: k8e", length, *(f"{key}: {value}" for key, value in headers.items())]
         head = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
-        self._send(head + (body or b""))
+        # It may have answered before it stopped listening; if not, reading tells.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._connection.sendall(head + (body or b""))
 
     def send_pieces(self, pieces: Iterable[bytes]) -> None:
-        """Send until the pieces end or the server answers: then it has heard enough."""
-        for piece in pieces:
-            if not self._send_unanswered(b"%x\r\n%s\r\n" % (len(piece), piece)):
-                return
-        self._send_unanswered(b"0\r\n\r\n")
+        """Send until the pieces end or the server stops listening: then it has answered already."""
+        # The answer may have begun long ago; that alone does not mean that it wants no more.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            for piece in pieces:
+                self._connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+            self._connection.sendall(b"0\r\n\r\n")
 
     def receive_head(self) -> tuple[int, Mapping[str, str]]:
         try:
@@ -84,27 +86,6 @@ class Exchange:
                 flags, body = held[0], bytes(held[PREFIX : PREFIX + size])
                 del held[: PREFIX + size]
                 yield flags, body
-
-    def _send(self, data: bytes) -> None:
-        # It may have answered before it stopped listening; if not, reading tells.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._connection.sendall(data)
-
-    def _send_unanswered(self, data: bytes) -> bool:
-        left = memoryview(data)
-        while left:
-            readable, writable, _ = select.select(
-                [self._connection], [self._connection], [], self._connection.gettimeout()
-            )
-            if readable:
-                return False
-            if not writable:
-                raise TimeoutError
-            try:
-                left = left[self._connection.send(left, socket.MSG_DONTWAIT) :]
-            except (BrokenPipeError, ConnectionResetError):
-                return False
-        return True
 
     def _line(self) -> bytes:
         line = self._file.readline(LINE)

@@ -88,7 +88,7 @@ def _serialized(message: Message) -> bytes:
 def _message(method: MethodDescriptor, request: Request) -> Message:
     try:
         return json_format.ParseDict(dict(request), GetMessageClass(method.input_type)())
-    except json_format.ParseError as error:
+    except (json_format.ParseError, UnicodeError) as error:
         raise InvalidRequest(str(error)) from error
 
 

@@ -7,6 +7,7 @@ command that goes away by Ctrl-C or by a kill takes along what it started. Only 
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import time
@@ -24,6 +25,7 @@ STEP_S = 0.01
 PATIENCE_S = 5.0
 """How long after a call's own deadline the server may take to say that it has passed."""
 END_OF_STREAM = 2
+ADDRESS_BYTES = 107
 ERROR_KEY = "k8e-error"
 RETRY_KEY = "k8e-retry-after-s"
 
@@ -82,7 +84,7 @@ class UnixCalls:
             connection = socket.socket(socket.AF_UNIX)
             try:
                 connection.settimeout(0)
-                connection.connect(self._path)
+                _connect(connection, self._path)
             except BlockingIOError as error:
                 connection.close()
                 if time.monotonic() > end:
@@ -100,6 +102,18 @@ class UnixCalls:
         return Unreachable(
             f"no answer from {self._path}: {error}. Start a server with `k8e server`, or set K8E_SANDBOX_ENDPOINT."
         )
+
+
+def _connect(connection: socket.socket, path: str) -> None:
+    if len(os.fsencode(path)) <= ADDRESS_BYTES:
+        connection.connect(path)
+        return
+    # The kernel's address has no room for it; a name below an open directory is short.
+    directory = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)  # noqa: PTH120 - pathlib is not loaded here
+    try:
+        connection.connect(f"/proc/self/fd/{directory}/{os.path.basename(path)}")  # noqa: PTH119
+    finally:
+        os.close(directory)
 
 
 def _json(request: Request) -> bytes:

@@ -1,0 +1,42 @@
+"""Flags of commands that look at a session: its log, events, processes, and what it uses."""
+
+from __future__ import annotations
+
+from k8e.cli.grammar import Parser, add_output
+
+__all__ = ["fill_events", "fill_log", "fill_ps", "fill_shell", "fill_top"]
+
+
+def fill_log(log: Parser) -> None:
+    log.add_argument("session_id")
+    log.add_argument("--offset", type=int, default=0, metavar="N", help="from this byte on (default 0)")
+    log.add_argument("--limit", type=int, default=0, metavar="N", help="at most so many bytes (default: all)")
+    log.add_argument("--follow", action="store_true", help="go on with what comes, until the session ends")
+    log.set_defaults(handler="history:show_log", raw=True)
+
+
+def fill_events(events: Parser) -> None:
+    events.add_argument("session_id")
+    events.add_argument("--limit", type=int, default=500, metavar="N", help="only the newest (default 500)")
+    add_output(events)
+    events.set_defaults(handler="history:show_events")
+
+
+def fill_ps(processes: Parser) -> None:
+    processes.add_argument("session_id")
+    add_output(processes)
+    processes.set_defaults(handler="history:show_processes")
+
+
+def fill_top(top: Parser) -> None:
+    top.add_argument("--once", action="store_true", help="print one table and end")
+    top.add_argument("--interval", type=float, default=2.0, metavar="S", help="seconds between two looks (default 2)")
+    top.add_argument("--all-owners", action="store_true", help="everybody's; only for administrators")
+    add_output(top, default="table")
+    top.set_defaults(handler="top:show_top", starts_server=False)
+
+
+def fill_shell(shell: Parser) -> None:
+    shell.add_argument("session_id")
+    shell.add_argument("argv", nargs="*", metavar="command", help="instead of /bin/bash; put -- before its own flags")
+    shell.set_defaults(handler="shell:open_shell", raw=True)

@@ -1,0 +1,39 @@
+"""Flags of `run` and its relatives."""
+
+from __future__ import annotations
+
+from k8e.cli.grammar import Parser
+
+__all__ = ["entries", "fill_kill_run", "fill_poll", "fill_run"]
+
+
+def fill_run(run: Parser) -> None:
+    run.add_argument("code", nargs="?", help="the program; without it, standard input")
+    run.add_argument("--lang", default="bash", help="python, bash (default), node or ts")
+    run.add_argument("--session-id", default="", help="run there instead of in the shared session")
+    run.add_argument("--tenant", default="", help="a name under which session and workspace are found again")
+    run.add_argument("--timeout", type=float, metavar="S", help="seconds (default 30; none with --background)")
+    run.add_argument("--allowed-hosts", metavar="A,B", help="first give the session this list of hosts")
+    run.add_argument("--raw", action="store_true", help="no JSON: stdout to stdout, stderr to stderr, as they come")
+    run.add_argument("--background", action="store_true", help="start it and print its run_id")
+    entries(run)
+    run.set_defaults(handler="run:run_program")
+
+
+def entries(command: Parser) -> None:
+    """What fills /workspace first; `create` has them, too."""
+    command.add_argument("--manifest", metavar="FILE", help="YAML with entries: file, dir or gitRepo")
+    command.add_argument("--git-repo", metavar="URL", help="clone it below /workspace first")
+    command.add_argument("--git-ref", default="main", metavar="REF", help="its branch or tag (default main)")
+    command.add_argument("--git-path", default="repo", metavar="DIR", help="where to (default repo)")
+
+
+def fill_poll(poll: Parser) -> None:
+    poll.add_argument("run_id")
+    poll.set_defaults(handler="run:poll_run")
+
+
+def fill_kill_run(kill: Parser) -> None:
+    kill.add_argument("run_id")
+    kill.add_argument("--signal", type=int, default=9, help="signal number (default 9)")
+    kill.set_defaults(handler="run:kill_run", has_ok=True)

@@ -1,0 +1,107 @@
+"""Flags of commands about sessions and their network."""
+
+from __future__ import annotations
+
+from k8e.cli.flags.programs import entries
+from k8e.cli.grammar import Parser, add_output
+
+__all__ = [
+    "fill_allow_hosts",
+    "fill_create",
+    "fill_destroy",
+    "fill_egress",
+    "fill_get",
+    "fill_sessions",
+    "fill_status",
+    "fill_subagent",
+    "fill_workspaces",
+]
+
+
+def fill_create(create: Parser) -> None:
+    create.add_argument("--runtime", default="", help="gvisor (default), container, kata or firecracker")
+    create.add_argument(
+        "--allowed-hosts", default="", metavar="A,B", help="hosts that it may reach, instead of the default"
+    )
+    create.add_argument("--network", default="", help="list (default), none, or open where the server allows it")
+    create.add_argument("--connections", type=int, help="connections at once (default 256)")
+    create.add_argument(
+        "--network-bytes", type=int, metavar="N", help="bytes a second, both ways together (default any)"
+    )
+    create.add_argument("--tenant", default="", help="a name whose /workspace outlives the session")
+    create.add_argument("--session-id", default="", help="an id of your own choice")
+    create.add_argument("--env", action="append", default=[], metavar="K=V", help="a variable for every command")
+    create.add_argument("--secret", action="append", default=[], metavar="ENV=NAME:KEY", help="a secret as a variable")
+    create.add_argument(
+        "--broker",
+        action="append",
+        default=[],
+        metavar="ENV=NAME:KEY@HOST[/HEADER]",
+        help="a secret that stays outside: its placeholder is swapped on the way to that host",
+    )
+    create.add_argument("--image", default="", help="host (default), a root directory, or an OCI layout")
+    create.add_argument("--cpus", type=float, help="CPUs (default 1)")
+    create.add_argument("--memory-mib", type=int, help="memory (default 512)")
+    create.add_argument("--disk-mib", type=int, help="disk (default 1024)")
+    create.add_argument("--processes", type=int, help="processes (default 256)")
+    create.add_argument("--ttl", type=float, metavar="S", help="seconds to live (default 24 h, 0 for ever)")
+    create.add_argument("--idle", type=float, metavar="S", help="seconds unused before it ends (default 1 h)")
+    entries(create)
+    create.set_defaults(handler="sessions:create_session")
+
+
+def fill_get(get: Parser) -> None:
+    get.add_argument("session_id")
+    get.set_defaults(handler="sessions:get_session")
+
+
+def fill_sessions(sessions: Parser) -> None:
+    sessions.add_argument("--phase", default="Active", help="Active (default), another phase, or all")
+    sessions.add_argument("--all-owners", action="store_true", help="everybody's; only for administrators")
+    add_output(sessions)
+    sessions.set_defaults(handler="sessions:list_sessions")
+
+
+def fill_destroy(destroy: Parser) -> None:
+    destroy.add_argument("session_id")
+    destroy.set_defaults(handler="sessions:destroy_session", has_ok=True)
+
+
+def fill_subagent(subagent: Parser) -> None:
+    subagent.add_argument("parent_session_id")
+    subagent.set_defaults(handler="sessions:run_subagent")
+
+
+def fill_status(status: Parser) -> None:
+    status.add_argument("--tenant", default="", help="whose shared session to show")
+    status.set_defaults(handler="sessions:show_status", starts_server=False)
+
+
+def fill_workspaces(workspaces: Parser) -> None:
+    actions = workspaces.add_subparsers(metavar="list|delete", required=True, parser_class=Parser)
+    listing = actions.add_parser("list", help="list them", is_json=True)
+    add_output(listing)
+    listing.set_defaults(handler="sessions:list_workspaces")
+    delete = actions.add_parser("delete", help="delete one with all its files", is_json=True)
+    delete.add_argument("tenant")
+    delete.set_defaults(handler="sessions:delete_workspace", has_ok=True)
+
+
+def fill_allow_hosts(allow: Parser) -> None:
+    allow.add_argument("hosts", nargs="?", metavar="A,B", help="the whole new list")
+    allow.add_argument("--hosts", dest="whole", metavar="A,B", help="the same")
+    allow.add_argument("--add", action="append", default=[], metavar="A,B", help="allow these, too")
+    allow.add_argument("--remove", action="append", default=[], metavar="A,B", help="no longer these; cuts connections")
+    allow.add_argument("--clear", action="store_true", help="allow nothing")
+    allow.add_argument("--session-id", default="", help="there instead of in the shared session")
+    allow.add_argument("--tenant", default="", help="whose shared session")
+    allow.set_defaults(handler="network:allow_hosts")
+
+
+def fill_egress(egress: Parser) -> None:
+    egress.add_argument("session_id")
+    egress.add_argument(
+        "--limit", type=int, default=0, metavar="N", help="only the newest (default: all that are kept)"
+    )
+    egress.add_argument("--follow", action="store_true", help="go on with what comes")
+    egress.set_defaults(handler="network:show_egress")

@@ -1,0 +1,71 @@
+"""`log`, `events` and `ps`: what happened in a session, and what happens now."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+from k8e.cli.output import print_json, print_rows
+from k8e.client.errors import InvalidRequest, NotFound
+from k8e.client.light.calls import Answer, Calls
+
+__all__ = ["show_events", "show_log", "show_processes"]
+
+FOLLOW_S = 0.2
+
+
+def show_log(args: argparse.Namespace, calls: Calls) -> int:
+    """Text as it is; with `--follow` until the session ends."""
+    if args.offset < 0 or args.limit < 0:
+        raise InvalidRequest("offset, limit: must be 0 or more")
+    page = read(args.session_id, calls, args.offset, args.limit)
+    left = args.limit
+    while True:
+        written = show(page)
+        left -= written
+        if args.limit and left <= 0:
+            return 0
+        if page.flag("eof"):
+            if not args.follow:
+                return 0
+            time.sleep(FOLLOW_S)
+        try:
+            page = read(args.session_id, calls, page.number("next_offset"), left if args.limit else 0)
+        except NotFound:
+            return 0  # it was there a moment ago: the session has ended
+
+
+def read(session_id: str, calls: Calls, offset: int, limit: int) -> Answer:
+    return calls.unary("GetTranscript", {"session_id": session_id, "offset": offset, "limit": limit})
+
+
+def show(page: Answer) -> int:
+    sys.stdout.write(page.text("output"))
+    sys.stdout.flush()
+    return page.number("next_offset") - page.number("offset")
+
+
+def show_events(args: argparse.Namespace, calls: Calls) -> int:
+    found = calls.unary("GetEvents", {"session_id": args.session_id, "limit": args.limit})
+    if args.output == "table":
+        print_rows(args, "events", [json.loads(each) for each in found.texts("events")])
+        return 0
+    print_json(
+        {
+            "events": found.texts("events"),
+            "returned": found.number("returned"),
+            "truncated": found.flag("truncated"),
+        }
+    )
+    return 0
+
+
+def show_processes(args: argparse.Namespace, calls: Calls) -> int:
+    found = calls.unary("GetProcesses", {"session_id": args.session_id}).each("processes")
+    rows: list[dict[str, object]] = [
+        {"pid": each.number("pid"), "comm": each.text("comm"), "state": each.text("state")} for each in found
+    ]
+    print_rows(args, "processes", rows)
+    return 0

@@ -1,0 +1,100 @@
+"""Which server a command talks to, through which door, and as whom.
+
+This machine's own server through its unix socket, unless an endpoint is named by a flag, the environment, a profile
+or `config.json`; that one through gRPC and TLS. An API key goes along either way.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from k8e.client.errors import InvalidRequest, Unreachable
+from k8e.client.light.calls import Calls
+from k8e.client.light.places import data_dirs, unix_path
+from k8e.client.light.profiles import Connection, connection
+
+if TYPE_CHECKING:
+    from k8e.cli.certificates import Certificates
+    from k8e.client.discovery import Target
+
+__all__ = ["headers", "reach", "remote_target"]
+
+RENEW_DAYS = 30.0
+
+
+def reach(args: argparse.Namespace, environ: Mapping[str, str], *, starts_server: bool) -> Calls:
+    """The server to talk to, started first if it is ours to start. Raises: SandboxError."""
+    place = connection(getattr(args, "endpoint", None) or "", getattr(args, "profile", None) or "", environ)
+    sent = headers(args, environ)
+    if not place.endpoint:
+        if starts_server:
+            # Only now: starting processes needs modules that cost as much as a whole call.
+            from k8e.cli.running import ensure_running
+
+            ensure_running(environ)
+        own_identity = environ.get("K8E_SANDBOX_KEY")
+        if not own_identity and (path := _local_socket(environ)):
+            from k8e.client.light.unix import UnixCalls
+
+            return UnixCalls(path, sent)
+    return _remote(place, environ, sent)
+
+
+def headers(args: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
+    """Who is asking, where the connection alone does not say it, and for whom."""
+    sent: dict[str, str] = {}
+    if key := getattr(args, "apikey", None) or environ.get("K8E_SANDBOX_APIKEY", ""):
+        sent["authorization"] = f"Bearer {_clean(key, 'apikey')}"
+    if owner := getattr(args, "owner", None):
+        sent["k8e-owner"] = _clean(owner, "owner")
+    return sent
+
+
+def _clean(text: str, field: str) -> str:
+    if not (text.isascii() and text.isprintable()) or " " in text:
+        raise InvalidRequest(f"{field}: must be printable and without spaces")
+    return text
+
+
+def _local_socket(environ: Mapping[str, str]) -> str:
+    return next(filter(None, map(unix_path, data_dirs(environ))), "")
+
+
+def _remote(place: Connection, environ: Mapping[str, str], sent: Mapping[str, str]) -> Calls:
+    target = remote_target(place, environ)
+    from k8e.client.light.remote import RemoteCalls
+
+    return RemoteCalls(target, sent)
+
+
+def remote_target(place: Connection, environ: Mapping[str, str]) -> Target:
+    """The endpoint with whom to trust there, and our own certificate where we have one for it."""
+    from k8e.cli import certificates
+    from k8e.client.discovery import discover
+
+    try:
+        target = discover(place.endpoint or None, environ)
+        kept = None if environ.get("K8E_SANDBOX_CERT") else certificates.read(place.cert_dir, target.endpoint)
+    except OSError as error:
+        raise Unreachable(f"cannot read {error.filename}: {error.strerror}") from error
+    if kept is None:
+        return target
+    known = _with(target, place, kept)
+    if certificates.days_left(kept.client) >= RENEW_DAYS:
+        return known
+    from k8e.cli.login import renewed
+
+    return _with(target, place, renewed(known, kept, place, environ))
+
+
+def _with(target: Target, place: Connection, kept: Certificates) -> Target:
+    return type(target)(
+        endpoint=target.endpoint,
+        found=place.found,
+        roots=kept.ca,
+        certificate=kept.client,
+        key=kept.key,
+        trust=str(place.cert_dir),
+    )

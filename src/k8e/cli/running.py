@@ -1,0 +1,46 @@
+"""Whether a server of this machine runs, told by its lock and by what it says about itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from k8e.client.light.places import data_dirs, own_data_dir
+
+__all__ = ["ensure_running", "is_running", "ready_pid"]
+
+
+def ensure_running(environ: Mapping[str, str]) -> None:
+    """Return when a server runs and is ready, started if none does. Raises: SandboxError."""
+    running = next((directory for directory in data_dirs(environ) if is_running(directory)), None)
+    if running is not None and ready_pid(running) is not None:
+        return
+    from k8e.cli import daemon
+
+    if running is None:
+        daemon.start(own_data_dir(environ), environ)
+    else:
+        daemon.wait_ready(running, None)
+
+
+def is_running(data_dir: Path) -> bool:
+    """Whether a server holds the directory's lock."""
+    try:
+        import fcntl
+
+        with (data_dir / "server" / "lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        return False
+    return False
+
+
+def ready_pid(data_dir: Path) -> int | None:
+    """The pid of the server that says it is ready there."""
+    try:
+        return int(json.loads((data_dir / "server" / "server.json").read_text(encoding="utf-8"))["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

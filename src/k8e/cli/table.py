@@ -1,0 +1,48 @@
+"""Rows as columns for people: aligned, with times and sizes in words, and nothing that moves the cursor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+__all__ = ["lines", "size"]
+
+TIMES = ("_at", "last_used", "modified", "time")
+EMPTY = "-"
+
+
+def lines(rows: Sequence[Mapping[str, object]], columns: Sequence[str] = ()) -> list[str]:
+    """A heading and one line per row."""
+    names = list(columns) or (list(rows[0]) if rows else [])
+    cells = [[name.upper() for name in names], *([cell(name, row.get(name)) for name in names] for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+        if names
+    ]
+
+
+def cell(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return printable(",".join(map(str, value))) or EMPTY
+    if name.endswith(TIMES) and isinstance(value, int | float):
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) if value else EMPTY
+    if name.endswith("_bytes") and isinstance(value, int):
+        return size(value)
+    return printable(str(value if value is not None else "")) or EMPTY
+
+
+def printable(text: str) -> str:
+    """What a program named or wrote must not steer the reader's terminal."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

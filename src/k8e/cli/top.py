@@ -1,0 +1,85 @@
+"""`top`: a live table of sessions with the CPU and memory they use."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from typing import NamedTuple
+
+from k8e.cli.output import print_json
+from k8e.cli.table import lines
+from k8e.client.errors import InvalidRequest
+from k8e.client.light.calls import Calls
+
+__all__ = ["Reading", "rows", "show_top"]
+
+ONCE_S = 0.5
+"""Between the two readings that make a rate."""
+CLEAR = "\x1b[H\x1b[2J"
+COLUMNS = ("session_id", "runtime_class", "cpu_percent", "memory_bytes", "processes", "background_runs", "tenant_id")
+
+
+class Reading(NamedTuple):
+    at_s: float
+    sessions: dict[str, dict[str, object]]
+    cpu_s: dict[str, float]
+
+
+def show_top(args: argparse.Namespace, calls: Calls) -> int:
+    if not 0.1 <= args.interval <= 3600:
+        raise InvalidRequest("interval: must be 0.1-3600 seconds")
+    before = read(args, calls)
+    while True:
+        time.sleep(ONCE_S if args.once else args.interval)
+        now = read(args, calls)
+        show(args, rows(before, now))
+        if args.once:
+            return 0
+        before = now
+
+
+def read(args: argparse.Namespace, calls: Calls) -> Reading:
+    found = calls.unary("ListSessions", {"with_usage": True, "all_owners": args.all_owners}).each("sessions")
+    sessions: dict[str, dict[str, object]] = {}
+    cpu_s: dict[str, float] = {}
+    for each in found:
+        session_id, usage = each.text("session_id"), each.one("usage")
+        cpu_s[session_id] = usage.decimal("cpu_s")
+        sessions[session_id] = {
+            "session_id": session_id,
+            "runtime_class": each.text("runtime_class"),
+            "memory_bytes": usage.number("memory_bytes"),
+            "processes": usage.number("processes"),
+            "background_runs": each.number("background_runs"),
+            "tenant_id": each.text("tenant_id"),
+            "owner": each.text("owner"),
+        }
+    return Reading(time.monotonic(), sessions, cpu_s)
+
+
+def rows(before: Reading, now: Reading) -> list[dict[str, object]]:
+    """The busiest first; a session that is new has no rate yet."""
+    passed = max(now.at_s - before.at_s, 1e-6)
+    shown = [
+        {
+            **session,
+            "cpu_percent": round(max(now.cpu_s[name] - before.cpu_s.get(name, now.cpu_s[name]), 0) / passed * 100, 1),
+        }
+        for name, session in now.sessions.items()
+    ]
+    return sorted(shown, key=lambda row: (-float(str(row["cpu_percent"])), str(row["session_id"])))
+
+
+def show(args: argparse.Namespace, shown: list[dict[str, object]]) -> None:
+    if args.output == "json":
+        print_json({"sessions": shown})
+        return
+    table = lines(shown, COLUMNS)
+    if args.once or not sys.stdout.isatty():
+        sys.stdout.write("\n".join(table) + "\n")
+    else:
+        width, height = os.get_terminal_size()
+        sys.stdout.write(CLEAR + "\n".join(line[:width] for line in table[: height - 1]))
+    sys.stdout.flush()
