@@ -94,7 +94,7 @@ def forged() -> str:
 def test_another_request_is_refused_by_its_field(office: Office, key: ApiKey, csr: str) -> None:
     with pytest.raises(InvalidSpec, match=r"^csr: "):
         office.certificates.issue(csr, key, device_name="d")
-    assert issued(office, key)
+    assert known(office, issued(office, key)) == key
 
 
 def test_the_ledger_says_for_whom_and_how_long(office: Office, key: ApiKey, tmp_path: Path) -> None:
