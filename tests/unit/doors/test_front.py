@@ -11,6 +11,7 @@ import ssl
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -268,13 +269,13 @@ async def test_another_user_cannot_reach_behind_the_front(door: OpenDoor, tmp_pa
 
 async def test_health_is_for_everybody_and_the_schema_for_known_callers(tmp_path: Path) -> None:
     async def schema(channel: aio.Channel, **metadata: str) -> list[str]:
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)  # type: ignore[no-untyped-call]
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)  # type: ignore[arg-type]
         asked = reflection_pb2.ServerReflectionRequest(list_services="")
         call = stub.ServerReflectionInfo(iter([asked]), metadata=tuple(metadata.items()))
         return [each.name async for answer in call for each in answer.list_services_response.service]
 
     async with open_door(tmp_path, loopback=False) as door, open_channel(door.target) as channel:
-        health = health_pb2_grpc.HealthStub(channel)  # type: ignore[no-untyped-call]
+        health: Any = health_pb2_grpc.HealthStub(channel)
         for name in ("", "sandbox.v1.SandboxService"):
             answer = await health.Check(health_pb2.HealthCheckRequest(service=name))
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
@@ -329,7 +330,7 @@ async def test_a_slow_reader_holds_the_command_back(door: OpenDoor) -> None:
         async for message in reading:
             received += len(message.chunk.data)
         assert received == 20_000_000
-        assert await stub.StatFile(pb.StatFileRequest(session_id=session_id, path="done"))
+        assert (await stub.StatFile(pb.StatFileRequest(session_id=session_id, path="done"))).size == len("done\n")
 
 
 def test_an_address_may_be_a_name_and_keeps_one_port() -> None:
