@@ -5,13 +5,14 @@
 #   make check   format, lint, types, borders between rooms, generated code
 #   make fmt     let the formatter and the safe fixes do their work
 #   make bench   measure speed beside the alternatives, results in bench/results/
+#   make dist    wheel, source archive and the one-file program, in dist/
 #   make soak    the long and heavy runs (FUZZ_S=300)
 #   make proto   generate the stubs from proto/
 
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := setup
-.PHONY: setup test check fmt bench soak proto clean
+.PHONY: setup test check fmt bench dist soak proto clean
 
 # PYTHON only makes .venv; everything else runs inside it. The launcher knows how to find or install one.
 PYTHON ?= $(shell ./k8e --find-python)
@@ -49,6 +50,11 @@ fmt: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench $(ARGS)
+
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/python packaging/onefile.py dist
 
 # Hostile frames for a while, a crash at every single step, then everything that is marked as long.
 soak: $(STAMP)
