@@ -32,6 +32,9 @@ _log = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 30.0
 _BUNDLE_LIMIT: Final = 4 * 1024 * 1024
 
+_NPM_QUIET: Final = ("--logs-max=0", "--no-update-notifier", "--cache=/dev/null")
+"""Asking must leave nothing in the operator's home."""
+
 _ASK_PIP: Final = """
 import json
 from pip._internal.cli.main import main
@@ -81,7 +84,7 @@ def read(environ: Mapping[str, str]) -> Registries:
 
 def ask(environ: Mapping[str, str]) -> Answers:
     """Run pip and npm side by side; one that fails or hangs counts as absent."""
-    questions = {"pip": ("python3", "-c", _ASK_PIP), "npm": ("npm", "config", "list", "--long")}
+    questions = {"pip": ("python3", "-c", _ASK_PIP), "npm": ("npm", "config", "list", "--long", *_NPM_QUIET)}
     with ThreadPoolExecutor(max_workers=len(questions)) as threads:
         answers = threads.map(lambda argv: _answer(argv, environ), questions.values())
         return Answers(**dict(zip(questions, answers, strict=True)))
