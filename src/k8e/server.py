@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import datetime
 import fcntl
+import functools
 import json
 import logging
 import os
@@ -45,12 +46,14 @@ from k8e.identity.announcing import announce
 from k8e.identity.sealing import FileSealer
 from k8e.model import Limits, Runtime, SessionSpec
 from k8e.policy import entries
-from k8e.settings import ServerSettings
+from k8e.settings import ServerSettings, address
 from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Reporter
 from k8e.substrate.local.network import Network
 from k8e.substrate.local.settings import LocalSettings, SiteHook
 from k8e.substrate.local.substrate import LocalSubstrate
+from k8e.telemetry import page as telemetry_page
+from k8e.telemetry.metrics import Metrics
 
 __all__ = ["egress_settings", "local_settings", "locked", "main", "make_directories", "run"]
 
@@ -85,9 +88,10 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
     local = local_settings(settings, provisioned, files=bundle_file(settings.data_dir, registries))
     doors: dict[str, str] = {}
     sealer = FileSealer(settings.data_dir / "server" / "secrets.key")
+    metrics = Metrics()
     async with (
         network(settings.data_dir, registries.ca_bundle) as reach,
-        Engine.open(engine_settings(settings, registries), LocalSubstrate(local, reach), sealer) as engine,
+        Engine.open(engine_settings(settings, registries), LocalSubstrate(local, reach), sealer, metrics) as engine,
     ):
         service = Service(
             engine,
@@ -99,15 +103,18 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
             keeper = office.doorkeeper(sockets=sockets if settings.loopback_identity else None, operator=os.geteuid())
             auditing = Auditing(journal)
             rates = Rates(writes_per_s=settings.rate_writes, reads_per_s=settings.rate_reads)
-            edge = Edge(service, keeper, steps=(rates, auditing), refusals=(auditing.refused,))
+            edge = Edge(service, keeper, steps=(metrics, rates, auditing), refusals=(metrics.refused, auditing.refused))
             async with (
                 listening(settings, edge, undrained=stop.leave) as door,
                 connect.serve(edge, path=settings.data_dir / "server" / "k8e.sock", undrained=stop.leave) as socket,
+                numbers(settings, metrics, engine) as page,
                 asyncio.TaskGroup() as group,
             ):
                 for number, bound in enumerate(door.bound, start=1):
                     doors["grpc" if number == 1 else f"grpc-{number}"] = f"grpcs://{bound}"
                 doors["connect"] = socket
+                if page:
+                    doors["metrics"] = page
                 renewing = group.create_task(renew(settings, door), name="server certificate")
                 announce_authority(settings, office.authority, door.bound[0])
                 with published(settings.data_dir / "server" / "server.json", doors):
@@ -244,6 +251,17 @@ async def network(data_dir: Path, trust: bytes | None) -> AsyncIterator[Network 
             log.error("sandboxes have no network", extra={"reason": str(error)})  # noqa: TRY400 - not ours
             reach = None
         yield reach
+
+
+@contextlib.asynccontextmanager
+async def numbers(settings: ServerSettings, metrics: Metrics, engine: Engine) -> AsyncIterator[str | None]:
+    """The page of numbers, where one is wanted and its address is free."""
+    if not settings.metrics_listen:
+        yield None
+        return
+    render = functools.partial(metrics.text, engine.status)
+    async with telemetry_page.serve(render, *address(settings.metrics_listen)) as page:
+        yield page
 
 
 def names(settings: ServerSettings) -> list[str]:

@@ -7,6 +7,7 @@ error. Environment variables are `K8E_SANDBOX_<NAME>`.
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from pathlib import Path
 from k8e.errors import InvalidSpec
 from k8e.model import Runtime
 
-__all__ = ["OPTIONS", "Option", "ServerSettings", "load"]
+__all__ = ["OPTIONS", "Option", "ServerSettings", "address", "load"]
 
 DEFAULT_PORT = 50051
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
@@ -52,6 +53,8 @@ class ServerSettings:
     """Whether a session may ask for the whole internet."""
     default_hosts: tuple[str, ...] = ()
     """Reached by sessions that bring no list, besides the hosts of pip, npm and GitHub."""
+    metrics_listen: str = "127.0.0.1:9640"
+    """host:port of the page of numbers, always a loopback address; empty is none."""
     log_level: str = "info"
 
     def addresses(self) -> tuple[tuple[str, int], ...]:
@@ -147,6 +150,15 @@ def address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def metrics(text: str) -> str:
+    if text == "off":
+        return ""
+    host, _ = address(text)
+    if host != "localhost" and not ipaddress.ip_address(host).is_loopback:
+        raise ValueError("it is served on loopback addresses only")
+    return text
+
+
 OPTIONS = (
     Option("tools_dir", str, "use what another data directory's set-up built"),
     Option("listen", listen, "host:port of the gRPC service, several separated by commas (default 127.0.0.1:50051)"),
@@ -172,6 +184,7 @@ OPTIONS = (
         "allow_open_network", flag, "whether sessions may have the open network: true or false (default)", bare=True
     ),
     Option("default_hosts", hosts, "hosts that sessions without a list may reach, too, separated by commas"),
+    Option("metrics_listen", metrics, "loopback host:port of /metrics (default 127.0.0.1:9640), or off"),
     Option("log_level", level, "debug, info (default), warning or error"),
 )
 

@@ -64,7 +64,12 @@ class Commands:
             keep_in_sandbox_bytes=keep_in_sandbox_bytes,
         )
         stream.recorder = Recorder(
-            session, self._sessions.transcript(session), self._events, command, hidden=tuple(hidden.values())
+            session,
+            self._sessions.transcript(session),
+            self._events,
+            command,
+            hidden=tuple(hidden.values()),
+            observer=self._sessions.observer,
         )
         brokered = self._sessions.brokering.environment(session.spec, box.id)
         env = {**self._sessions.settings.egress.env, **brokered, **session.spec.env, **hidden}

@@ -7,6 +7,7 @@ request: cancelling a call cancels what the call was waiting for, never the book
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import functools
 import time
@@ -21,6 +22,7 @@ from k8e.engine.egress import Egress, EgressCounts
 from k8e.engine.events import EventLog
 from k8e.engine.execs import ExecStream, Output
 from k8e.engine.files import FileChange, Files
+from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.packages import pip_install
 from k8e.engine.pool import ShelfStatus
 from k8e.engine.recover import recover
@@ -66,19 +68,28 @@ class EngineStatus:
     pool: Mapping[Template, ShelfStatus]
     sessions: int
     egress: EgressCounts = field(default_factory=EgressCounts)
+    live: Mapping[Runtime, int] = field(default_factory=dict)
+    """Sessions in use."""
+    background_runs: int = 0
 
 
 class Engine:
     """Use `async with Engine.open(...)`."""
 
     def __init__(
-        self, settings: EngineSettings, substrate: Substrate, tasks: Tasks, sealer: Sealer | None = None
+        self,
+        settings: EngineSettings,
+        substrate: Substrate,
+        tasks: Tasks,
+        sealer: Sealer | None = None,
+        observer: Observer = UNOBSERVED,
     ) -> None:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         quotas = settings.quotas
         self._settings = settings
         self._substrate = substrate
         self._tasks = tasks
+        self._observer = observer
         self._store = Store(settings.data_dir / "engine.sqlite")
         self._events = EventLog(settings.data_dir / "events.sqlite", keep_days=settings.event_days)
         self._workspaces = Workspaces(self._store, substrate)
@@ -88,6 +99,7 @@ class Engine:
         self._sessions = Sessions(
             settings, self._store, self._events, substrate, self._workspaces, self._secrets, self._egress, tasks
         )
+        self._sessions.observer = observer
         self._commands = Commands(
             self._sessions, self._secrets, self._egress, self._events, tasks, at_once=quotas.execs_per_session
         )
@@ -99,14 +111,18 @@ class Engine:
     @classmethod
     @contextlib.asynccontextmanager
     async def open(
-        cls, settings: EngineSettings, substrate: Substrate, sealer: Sealer | None = None
+        cls,
+        settings: EngineSettings,
+        substrate: Substrate,
+        sealer: Sealer | None = None,
+        observer: Observer = UNOBSERVED,
     ) -> AsyncIterator[Engine]:
         """An engine that has taken back what survived; leaving keeps every session for the next start.
 
         Without a sealer it keeps no secrets.
         """
         async with Tasks() as tasks:
-            engine = cls(settings, substrate, tasks, sealer)
+            engine = cls(settings, substrate, tasks, sealer, observer)
             try:
                 await engine._begin()
                 yield engine
@@ -359,6 +375,7 @@ class Engine:
         self._events.add(
             owner, session_id, "approval.asked", approval_id=asked.approval_id, action=action, asked_by=asked_by
         )
+        self._observer.approval(asked.status)
         return asked
 
     def get_approval(self, owner: OwnerId, approval_id: str) -> Approval:
@@ -376,6 +393,7 @@ class Engine:
             owner, approval_id, decided_by=decided_by, approved=approved, reason=reason
         )
         if decided != before:
+            self._observer.approval(decided.status)
             self._events.add(
                 owner,
                 decided.session_id,
@@ -396,6 +414,10 @@ class Engine:
             pool=self._sessions.pool.status(),
             sessions=len(self._sessions),
             egress=self._egress.counts(),
+            live=collections.Counter(
+                session.spec.runtime for session in self._sessions if session.phase is Phase.ACTIVE
+            ),
+            background_runs=sum(session.runs for session in self._sessions),
         )
 
     # The engine's own life

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from k8e.engine.capture import Capture
 from k8e.engine.events import EventLog
 from k8e.engine.execs import ExecStream, Output
+from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.secrets import mask
 from k8e.engine.session import Session
 from k8e.engine.transcript import Transcript
@@ -29,8 +31,11 @@ class Recorder:
         command: Command,
         *,
         hidden: Sequence[str] = (),
+        observer: Observer = UNOBSERVED,
     ) -> None:
         """What is `hidden` is written down as a mask."""
+        self._observer: Observer | None = observer
+        self._began = time.perf_counter()
         self._session = session
         self._transcript = transcript
         self._events = events
@@ -42,7 +47,14 @@ class Recorder:
     def add(self, payload: bytes) -> None:
         self._output.add(payload)
 
+    def leave(self, outcome: Outcome | None = None) -> None:
+        """Nothing more comes; said twice it counts once."""
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            observer.executed(self._session.spec.runtime, outcome, took_s=time.perf_counter() - self._began)
+
     def end(self, exec_id: str, outcome: Outcome) -> None:
+        self.leave(outcome)
         if self._session.phase is not Phase.ACTIVE:
             return
         kept = self._output.value()
@@ -75,6 +87,10 @@ class RecordedStream(ExecStream):
         else:
             self.recorder.end(self.exec_id, item)
         return item
+
+    async def close(self, *, kill: bool = True) -> None:
+        self.recorder.leave()
+        await super().close(kill=kill)
 
 
 def _title(command: Command) -> str:

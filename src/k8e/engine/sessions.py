@@ -21,6 +21,7 @@ from k8e.engine.boxes import Box
 from k8e.engine.egress import Egress
 from k8e.engine.events import EventLog
 from k8e.engine.ids import check_client_id, check_tenant, new_id
+from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.pool import Pool
 from k8e.engine.quotas import CreateRates
 from k8e.engine.secrets import Secrets, check_references
@@ -77,6 +78,7 @@ class Sessions:
         )
         self.pool = Pool(settings.pool, tasks, build=self._build, prepare=self._prepare, discard=self.discard)
         self.on_end: Callable[[Session], None] = lambda _session: None
+        self.observer: Observer = UNOBSERVED
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._by_key.values()))
@@ -237,7 +239,7 @@ class Sessions:
 
     async def _create(self, owner: OwnerId, spec: SessionSpec, *, parent: Session | None) -> Session:
         session = self._reserve(owner, spec, parent)
-        key = (owner, session.session_id)
+        key, began = (owner, session.session_id), time.perf_counter()
         try:
             if parent is not None:
                 session.workspace = parent.workspace or await self._substrate.share_workspace(parent.live_box().id)
@@ -251,6 +253,7 @@ class Sessions:
             if parent is not None and session in parent.children:
                 parent.children.remove(session)
             raise
+        self.observer.claimed(spec.runtime, warm=session.warm, took_s=time.perf_counter() - began)
         self._events.add(
             owner, session.session_id, "session.created", runtime=spec.runtime, warm=session.warm, tenant=spec.tenant
         )

@@ -1,0 +1,102 @@
+"""One page over HTTP on a loopback address: `GET /metrics`, and nothing else.
+
+It tells nothing about anybody, so every local user may read it; a web page in a browser may not, whatever name it
+has given our address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+__all__ = ["serve"]
+
+_log = logging.getLogger(__name__)
+
+_HEAD_BYTES: Final = 8 * 1024
+_READ_S: Final = 5.0
+_AT_ONCE: Final = 32
+_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+Render = Callable[[], Awaitable[bytes]]
+
+
+@asynccontextmanager
+async def serve(render: Render, host: str, port: int) -> AsyncIterator[str | None]:
+    """Serve until the block ends; yields the page's address, or None where it cannot be had, which is logged.
+
+    Numbers are a convenience: a port that is taken must not stop the server.
+    """
+    page = _Page(render)
+    try:
+        server = await asyncio.start_server(page.answer, host, port, limit=_HEAD_BYTES)
+    except OSError as error:
+        _log.warning("no metrics: their address cannot be had", extra={"host": host, "port": port, "error": str(error)})
+        yield None
+        return
+    async with server:
+        bound = server.sockets[0].getsockname()[1]
+        try:
+            yield f"http://{f'[{host}]' if ':' in host else host}:{bound}/metrics"
+        finally:
+            page.hang_up()
+
+
+class _Page:
+    def __init__(self, render: Render) -> None:
+        self._render = render
+        self._open: set[asyncio.StreamWriter] = set()
+
+    def hang_up(self) -> None:
+        for writer in self._open:
+            writer.close()
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= _AT_ONCE:
+            writer.close()
+            return
+        self._open.add(writer)
+        try:
+            with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                async with asyncio.timeout(_READ_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(await self._response(head))
+                    await writer.drain()
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _response(self, head: bytes) -> bytes:
+        line, *fields = head.decode("latin-1").split("\r\n")
+        method, _, rest = line.partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        if path != "/metrics":
+            return _page("404 Not Found", b"look at /metrics\n")
+        if method != "GET":
+            return _page("405 Method Not Allowed", b"only GET\n")
+        if not _is_local(fields):
+            return _page("403 Forbidden", b"ask by a loopback address, and not from a web page\n")
+        return _page("200 OK", await self._render())
+
+
+def _is_local(fields: list[str]) -> bool:
+    """Whether the page was asked for by our own address: a name can be anybody's."""
+    sent = {name.strip().lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
+    host = sent.get("host", "localhost")
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if "origin" in sent:
+        return False
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _page(status: str, body: bytes) -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + body
