@@ -70,7 +70,7 @@ def serve(args: argparse.Namespace) -> int:
     from k8e import logs, server
     from k8e.setup.report import Stderr
 
-    logs.configure(settings.log_level)
+    logs.configure(settings.log_level, settings.data_dir / "server" / "server.log")
     try:
         server.run(settings, environ=environ, report=Stderr())
     except (K8eError, OSError) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from k8e import logs
 from k8e.egress import daemon, groups
+from k8e.egress.layout import Home
 from k8e.egress.serving import plane
 
 __all__: list[str] = []
@@ -20,7 +21,7 @@ def _main() -> None:
     parser.add_argument("--ready", type=int, help="a descriptor to write to, and close, when it serves")
     parser.add_argument("--log-level", default="info")
     args = parser.parse_args()
-    logs.configure(args.log_level)
+    logs.configure(args.log_level, Home.of(args.data_dir).log)
     groups.leave_servers()
     _allow_many_files()
     daemon.run(args.data_dir, plane(args.data_dir), lambda: _say_ready(args.ready))
