@@ -13,6 +13,7 @@ from grpc import aio
 
 from k8e.doors.grpc.lobby import Lobby
 from k8e.doors.service import SERVICE
+from k8e.doors.service.call import trailing
 from k8e.doors.service.decoding import parsed
 from k8e.doors.service.edge import Edge
 from k8e.doors.service.errors import answer_for
@@ -35,14 +36,15 @@ class GrpcCall:
     owner: OwnerId
     context: Context
 
+    @property
+    def traceparent(self) -> str:
+        return header(self.context.invocation_metadata() or (), "traceparent")
+
     async def write(self, message: Message) -> None:
         await self.context.write(message)
 
     def trail(self, **metadata: str | int | bool) -> None:
-        values = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in metadata.items()}
-        self.context.set_trailing_metadata(
-            tuple((f"k8e-{key.replace('_', '-')}", text) for key, text in values.items())
-        )
+        self.context.set_trailing_metadata(tuple(trailing(**metadata).items()))
 
 
 def handlers(edge: Edge, lobby: Lobby) -> grpc.GenericRpcHandler:
@@ -96,5 +98,5 @@ def header(metadata: Any, name: str) -> str:
 
 
 async def refuse(context: Context, error: K8eError) -> NoReturn:
-    code, text, trailing = answer_for(error)
-    await context.abort(grpc.StatusCode[code], text, trailing)
+    code, text, told = answer_for(error)
+    await context.abort(grpc.StatusCode[code], text, told)
