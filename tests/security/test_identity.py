@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from k8e._proto import sandbox_pb2 as pb
+from k8e.client.channels import open_channel
 from k8e.client.discovery import Target
-from k8e.client.transport import open_channel
 from k8e.identity import Authority, Role
 from tests.support.door import OpenDoor, open_door
 from tests.support.requests import PrivateKey, key_pem, request_pem

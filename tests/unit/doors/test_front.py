@@ -22,7 +22,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e._proto.stub import SandboxStub
-from k8e.client.transport import open_channel
+from k8e.client.channels import open_channel
 from k8e.doors.grpc import Address, FrontSettings
 from k8e.doors.grpc.address import listening_sockets, plain
 from k8e.doors.grpc.lobby import Lobby

@@ -12,7 +12,7 @@ from grpc import aio
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e._proto.stub import SandboxStub
-from k8e.client.transport import open_channel
+from k8e.client.channels import open_channel
 from k8e.doors.service import SERVICE
 from tests.support.door import OpenDoor, open_door
 

@@ -11,7 +11,7 @@ from grpc import aio
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e._proto.stub import SandboxStub
-from k8e.client.transport import open_channel
+from k8e.client.channels import open_channel
 from tests.support.door import open_door
 
 pytestmark = pytest.mark.anyio

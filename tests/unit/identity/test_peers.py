@@ -19,7 +19,7 @@ from grpc import aio
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e._proto.stub import SandboxStub
-from k8e.client.transport import open_channel
+from k8e.client.channels import open_channel
 from k8e.identity import LoopbackIdentifier, TcpPeer, local_caller, uid_owner
 from k8e.identity.sockdiag import SocketTable
 from tests.support.door import open_door
