@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from k8e import __version__
 from k8e.agent import hook, libc
@@ -54,6 +55,10 @@ from k8e.substrate.local.settings import LocalSettings, SiteHook
 from k8e.substrate.local.substrate import LocalSubstrate
 from k8e.telemetry import page as telemetry_page
 from k8e.telemetry.metrics import Metrics
+from k8e.telemetry.several import Several
+
+if TYPE_CHECKING:
+    from k8e.telemetry.traces import Tracing
 
 __all__ = ["egress_settings", "local_settings", "locked", "main", "make_directories", "run"]
 
@@ -90,8 +95,11 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
     sealer = FileSealer(settings.data_dir / "server" / "secrets.key")
     metrics = Metrics()
     async with (
+        tracing(settings) as traces,
         network(settings.data_dir, registries.ca_bundle) as reach,
-        Engine.open(engine_settings(settings, registries), LocalSubstrate(local, reach), sealer, metrics) as engine,
+        Engine.open(
+            engine_settings(settings, registries), LocalSubstrate(local, reach), sealer, Several(metrics, *traces)
+        ) as engine,
     ):
         service = Service(
             engine,
@@ -103,7 +111,9 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
             keeper = office.doorkeeper(sockets=sockets if settings.loopback_identity else None, operator=os.geteuid())
             auditing = Auditing(journal)
             rates = Rates(writes_per_s=settings.rate_writes, reads_per_s=settings.rate_reads)
-            edge = Edge(service, keeper, steps=(metrics, rates, auditing), refusals=(metrics.refused, auditing.refused))
+            edge = Edge(
+                service, keeper, steps=(*traces, metrics, rates, auditing), refusals=(metrics.refused, auditing.refused)
+            )
             async with (
                 listening(settings, edge, undrained=stop.leave) as door,
                 connect.serve(edge, path=settings.data_dir / "server" / "k8e.sock", undrained=stop.leave) as socket,
@@ -251,6 +261,20 @@ async def network(data_dir: Path, trust: bytes | None) -> AsyncIterator[Network 
             log.error("sandboxes have no network", extra={"reason": str(error)})  # noqa: TRY400 - not ours
             reach = None
         yield reach
+
+
+@contextlib.asynccontextmanager
+async def tracing(settings: ServerSettings) -> AsyncIterator[tuple[Tracing, ...]]:
+    """One that traces, where there is a collector to send to. Raises: HostUnsupported without the libraries for it."""
+    if not settings.otel_endpoint:
+        yield ()
+        return
+    try:
+        from k8e.telemetry import traces
+    except ModuleNotFoundError as error:
+        raise HostUnsupported(f"--otel-endpoint needs more: pip install 'k8e[otel]' ({error})") from error
+    with contextlib.closing(traces.Tracing(traces.exporting(settings.otel_endpoint))) as one:
+        yield (one,)
 
 
 @contextlib.asynccontextmanager

@@ -55,6 +55,8 @@ class ServerSettings:
     """Reached by sessions that bring no list, besides the hosts of pip, npm and GitHub."""
     metrics_listen: str = "127.0.0.1:9640"
     """host:port of the page of numbers, always a loopback address; empty is none."""
+    otel_endpoint: str = ""
+    """Where traces go (OTLP over HTTP); empty is nowhere."""
     log_level: str = "info"
 
     def addresses(self) -> tuple[tuple[str, int], ...]:
@@ -159,6 +161,12 @@ def metrics(text: str) -> str:
     return text
 
 
+def collector(text: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", text):
+        raise ValueError("it is not an http:// or https:// address")
+    return text
+
+
 OPTIONS = (
     Option("tools_dir", str, "use what another data directory's set-up built"),
     Option("listen", listen, "host:port of the gRPC service, several separated by commas (default 127.0.0.1:50051)"),
@@ -185,6 +193,7 @@ OPTIONS = (
     ),
     Option("default_hosts", hosts, "hosts that sessions without a list may reach, too, separated by commas"),
     Option("metrics_listen", metrics, "loopback host:port of /metrics (default 127.0.0.1:9640), or off"),
+    Option("otel_endpoint", collector, "send traces to this collector, such as http://127.0.0.1:4318 (default: none)"),
     Option("log_level", level, "debug, info (default), warning or error"),
 )
 

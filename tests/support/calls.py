@@ -26,6 +26,7 @@ class StraightCall:
     speaks_for: OwnerId | None = None
     written: list[Message] = field(default_factory=list)
     trailed: dict[str, Any] = field(default_factory=dict)
+    traceparent: str = ""
 
     @property
     def owner(self) -> OwnerId:

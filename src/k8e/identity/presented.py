@@ -35,3 +35,5 @@ class Presented:
     """The header as it was sent."""
     owner: str = ""
     """Whom the caller wants to speak for: the header `k8e-owner`."""
+    traceparent: str = ""
+    """The trace that the call is part of; proves nothing."""

@@ -43,6 +43,7 @@ class ConnectCall:
     answer: Answer
     codec: Codec
     trailers: dict[str, str]
+    traceparent: str
 
     async def write(self, message: Message) -> None:
         await self.answer.write(enclosed(self.codec.encode(message)))
@@ -127,7 +128,12 @@ class App:
     def _call(self, route: Route, shown: Presented, answer: Answer, trailers: dict[str, str]) -> ConnectCall:
         admitted = self._edge.admit(route.name, shown)
         return ConnectCall(
-            caller=admitted.caller, owner=admitted.owner, answer=answer, codec=route.codec, trailers=trailers
+            caller=admitted.caller,
+            owner=admitted.owner,
+            answer=answer,
+            codec=route.codec,
+            trailers=trailers,
+            traceparent=shown.traceparent,
         )
 
     async def _request(self, route: Route, body: Body) -> Message | Messages:
@@ -147,6 +153,7 @@ def presented(peer: UnixPeer, headers: Headers) -> Presented:
         peer=peer,
         authorization="" if authorization is None else authorization or "empty",
         owner=headers.get("k8e-owner", ""),
+        traceparent=headers.get("traceparent", ""),
     )
 
 

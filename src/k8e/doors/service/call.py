@@ -22,6 +22,11 @@ class Call(Protocol):
         """Whose things this call is about: the caller's own, or those of whom an administrator speaks for."""
         ...
 
+    @property
+    def traceparent(self) -> str:
+        """The caller's own trace (W3C), empty where it sent none."""
+        ...
+
     async def write(self, message: Message) -> None:
         """Send one message of a stream; waits while the reader is slow."""
         ...
