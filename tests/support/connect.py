@@ -16,7 +16,7 @@ from k8e.doors.connect import Bounds, serve
 from k8e.doors.service.edge import Step
 from tests.support.door import OpenDoor, open_door
 
-__all__ = ["ConnectDoor", "Reply", "Wire", "connect_door", "envelope"]
+__all__ = ["ConnectDoor", "Reply", "Wire", "connect_door", "envelope", "head"]
 
 PREFIX = "/sandbox.v1.SandboxService/"
 END = 2

@@ -164,7 +164,10 @@ class Connection(HttpToolsProtocol):
         if not self._is_early:
             self._wants_head = False
             self._stop_head_timer()
-            super().on_headers_complete()
+            if self.parser.should_upgrade():  # the parser then takes the body for another protocol's
+                self._refuse(Failure("unimplemented", "this connection stays HTTP/1.1: leave `upgrade` out"))
+            else:
+                super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         if not self._is_early:
