@@ -630,6 +630,7 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
             size=facts.st_size,
             modified_s=facts.st_mtime,
             mode=facts.st_mode & 0o7777,
+            target=str(real.readlink()) if real.is_symlink() else "",
         )
 
     def _result(self, session: FakeSession, kept: Mapping[int, bytearray], outcome: Outcome) -> ExecResult:

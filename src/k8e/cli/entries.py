@@ -153,7 +153,8 @@ def clone(calls: Calls, session_id: str, repo: Repository) -> None:
         pass
     else:
         raise Conflict(f"{repo.path} exists already; choose another path, or leave the repository out")
-    argv = ["git", "clone", "--quiet", "--depth", "1", "--branch", repo.ref, "--", repo.url, repo.path]
+    place = posixpath.relpath(repo.path, WORKSPACE)
+    argv = ["git", "clone", "--quiet", "--depth", "1", "--branch", repo.ref, "--", repo.url, place]
     request = {
         "session_id": session_id,
         "argv": [encoded(each) for each in argv],

@@ -26,7 +26,7 @@ from k8e.client.light.profiles import Connection, connection
 if TYPE_CHECKING:
     from k8e.client.discovery import Target
 
-__all__ = ["logged_in", "login", "renewed"]
+__all__ = ["logged_in", "login", "renew"]
 
 HANDSHAKE_S = 15.0
 
@@ -59,16 +59,13 @@ def logged_in(args: argparse.Namespace, place: Connection, environ: Mapping[str,
     return made
 
 
-def renewed(target: Target, kept: Certificates, place: Connection, environ: Mapping[str, str]) -> Certificates:
-    """A new certificate in place of one that ends soon, which is better than none if the server gives no other."""
+def renew(target: Target, place: Connection, environ: Mapping[str, str]) -> None:
+    """Put a new certificate in place of one that ends soon, which is better than none if the server gives no other."""
     try:
-        made = certified(target, {}, device_name("", place, environ))
-        certificates.store(place.cert_dir, place.endpoint, made)
+        certificates.store(place.cert_dir, target.endpoint, certified(target, {}, device_name("", place, environ)))
     except (SandboxError, OSError) as error:
-        left = max(certificates.days_left(kept.client), 0)
+        left = max(certificates.days_left(target.certificate or b""), 0)
         say(f"the certificate ends in {left:.0f} days and could not be renewed: {error}")
-        return kept
-    return made
 
 
 def device_name(given: str, place: Connection, environ: Mapping[str, str]) -> str:

@@ -16,10 +16,9 @@ from k8e.client.light.places import data_dirs, unix_path
 from k8e.client.light.profiles import Connection, connection
 
 if TYPE_CHECKING:
-    from k8e.cli.certificates import Certificates
     from k8e.client.discovery import Target
 
-__all__ = ["headers", "reach", "remote_target"]
+__all__ = ["headers", "reach"]
 
 RENEW_DAYS = 30.0
 
@@ -39,7 +38,7 @@ def reach(args: argparse.Namespace, environ: Mapping[str, str], *, starts_server
             from k8e.client.light.unix import UnixCalls
 
             return UnixCalls(path, sent)
-    return _remote(place, environ, sent)
+    return _remote(args, place, environ, sent)
 
 
 def headers(args: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:
@@ -62,39 +61,28 @@ def _local_socket(environ: Mapping[str, str]) -> str:
     return next(filter(None, map(unix_path, data_dirs(environ))), "")
 
 
-def _remote(place: Connection, environ: Mapping[str, str], sent: Mapping[str, str]) -> Calls:
-    target = remote_target(place, environ)
+def _remote(args: argparse.Namespace, place: Connection, environ: Mapping[str, str], sent: Mapping[str, str]) -> Calls:
+    try:
+        target = _target(args, place, environ)
+    except OSError as error:
+        raise Unreachable(f"cannot read {error.filename}: {error.strerror}") from error
     from k8e.client.light.remote import RemoteCalls
 
     return RemoteCalls(target, sent)
 
 
-def remote_target(place: Connection, environ: Mapping[str, str]) -> Target:
-    """The endpoint with whom to trust there, and our own certificate where we have one for it."""
-    from k8e.cli import certificates
+def _target(args: argparse.Namespace, place: Connection, environ: Mapping[str, str]) -> Target:
+    """The endpoint with whom to trust there, and our own certificate where we have one for it, renewed in time."""
+    from k8e.cli.certificates import days_left
     from k8e.client.discovery import discover
 
-    try:
-        target = discover(place.endpoint or None, environ)
-        kept = None if environ.get("K8E_SANDBOX_CERT") else certificates.read(place.cert_dir, target.endpoint)
-    except OSError as error:
-        raise Unreachable(f"cannot read {error.filename}: {error.strerror}") from error
-    if kept is None:
+    def found() -> Target:
+        return discover(getattr(args, "endpoint", None), environ, api_key="", profile=getattr(args, "profile", None))
+
+    target = found()
+    if target.certificate is None or environ.get("K8E_SANDBOX_CERT") or days_left(target.certificate) >= RENEW_DAYS:
         return target
-    known = _with(target, place, kept)
-    if certificates.days_left(kept.client) >= RENEW_DAYS:
-        return known
-    from k8e.cli.login import renewed
+    from k8e.cli.login import renew
 
-    return _with(target, place, renewed(known, kept, place, environ))
-
-
-def _with(target: Target, place: Connection, kept: Certificates) -> Target:
-    return type(target)(
-        endpoint=target.endpoint,
-        found=place.found,
-        roots=kept.ca,
-        certificate=kept.client,
-        key=kept.key,
-        trust=str(place.cert_dir),
-    )
+    renew(target, place, environ)
+    return found()

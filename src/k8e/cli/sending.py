@@ -84,14 +84,11 @@ class Upload:
     def _run(self, argv: list[str], paths: list[str]) -> None:
         """A command inside, for what has no call of its own."""
         for start in range(0, len(paths), ARGUMENTS):
-            words = [*argv, *(self._absolute(path) for path in paths[start : start + ARGUMENTS])]
+            words = [*argv, *(typed(path) for path in paths[start : start + ARGUMENTS])]
             request = {"session_id": self._session_id, "argv": [encoded(word) for word in words]}
             done = self._calls.unary("Exec", request)
             if done.number("exit_code"):
                 raise SandboxError(f"{argv[0]} failed inside: {printable(done.text('stderr').strip())}")
-
-    def _absolute(self, path: str) -> str:
-        return posixpath.join(WORKSPACE, path)
 
     def _is_directory(self, target: str) -> bool:
         try:
@@ -99,3 +96,9 @@ class Upload:
         except NotFound:
             return False
         return found.text("type") == "directory"
+
+
+def typed(path: str) -> str:
+    """A path as a command inside takes it: it starts in /workspace, and no name is a flag."""
+    below = posixpath.relpath(path, WORKSPACE) if path.startswith(WORKSPACE + "/") else path
+    return below if below.startswith("/") else f"./{below}"

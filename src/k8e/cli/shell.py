@@ -78,7 +78,8 @@ def raw_keyboard() -> Iterator[None]:
     before = termios.tcgetattr(sys.stdin)
     restored = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        tty.setraw(sys.stdin)
+        # What was typed already is kept.
+        tty.setraw(sys.stdin, termios.TCSADRAIN)
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)

@@ -1,0 +1,235 @@
+"""What people use: a terminal, live tables, logs, completion, and the catalogue of commands."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from k8e.cli.catalog import tree
+from k8e.cli.completion import script
+from k8e.cli.table import lines, size
+from k8e.cli.top import Reading, rows
+
+Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+PATIENCE_S = 20.0
+
+
+def told(done: subprocess.CompletedProcess[bytes]) -> dict[str, object]:
+    assert b"Traceback" not in done.stderr
+    value = json.loads(done.stdout)
+    assert isinstance(value, dict)
+    return value
+
+
+@pytest.fixture
+def session_id(k8e: Run) -> str:
+    return str(told(k8e("create"))["session_id"])
+
+
+class Screen:
+    """A person at a terminal."""
+
+    def __init__(self, argv: list[str], environ: dict[str, str]) -> None:
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.before = termios.tcgetattr(slave)
+        self._slave = slave
+        self.process = subprocess.Popen(
+            argv, stdin=slave, stdout=slave, stderr=slave, env=environ, start_new_session=True
+        )
+        self.shown = b""
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.process.send_signal(signal.SIGWINCH)
+
+    def wait_for(self, text: bytes) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in self.shown:
+            ready, _, _ = select.select([self.master], [], [], deadline - time.monotonic())
+            assert ready, self.shown
+            self.shown += os.read(self.master, 65536)
+
+    def modes(self) -> list[object]:
+        return termios.tcgetattr(self._slave)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(PATIENCE_S)
+        os.close(self._slave)
+        os.close(self.master)
+
+
+@pytest.fixture
+def screen(environ: dict[str, str], session_id: str) -> Iterator[Screen]:
+    argv = [sys.executable, "-m", "k8e.cli.main", "sandbox", "shell", session_id, "--", "/bin/bash", "--norc"]
+    opened = Screen(argv, environ | {"TERM": "dumb"})
+    yield opened
+    opened.close()
+
+
+def test_output_is_aligned_and_cannot_steer_the_terminal() -> None:
+    shown = lines(
+        [{"name": "a\x1b[2J", "memory_bytes": 1536, "is": True}, {"name": "", "memory_bytes": 0, "is": False}]
+    )
+    assert shown == ["NAME   MEMORY_BYTES  IS", "a?[2J  1.5 KiB       yes", "-      0 B           no"]
+    assert lines([]) == []
+    assert (size(1023), size(5 * 1024**3)) == ("1023 B", "5.0 GiB")
+
+
+def test_a_listing_is_json_or_a_table(k8e: Run, session_id: str) -> None:
+    assert session_id in k8e("sessions").stdout.decode()
+    table = k8e("sessions", "--output", "table").stdout.decode().splitlines()
+    assert table[0].split() == [
+        "SESSION_ID",
+        "PHASE",
+        "RUNTIME_CLASS",
+        "TENANT_ID",
+        "BACKGROUND_RUNS",
+        "EXPIRES_AT",
+        "OWNER",
+    ]
+    assert any(line.startswith(session_id + " ") for line in table[1:])
+    assert k8e("sessions", "--output", "xml").returncode == 1
+
+
+def test_busy_sessions_come_first_and_new_ones_have_no_rate() -> None:
+    before = Reading(0.0, {}, {"a": 1.0, "b": 1.0})
+    now = Reading(2.0, {name: {"session_id": name} for name in "abc"}, {"a": 1.0, "b": 2.0, "c": 9.0})
+    assert [(row["session_id"], row["cpu_percent"]) for row in rows(before, now)] == [
+        ("b", 50.0),
+        ("a", 0.0),
+        ("c", 0.0),
+    ]
+
+
+def test_top_shows_sessions_once(k8e: Run, session_id: str) -> None:
+    table = k8e("top", "--once").stdout.decode()
+    assert session_id in table
+    listed = told(k8e("top", "--once", "--output", "json"))["sessions"]
+    assert isinstance(listed, list)
+    assert session_id in {each["session_id"] for each in listed}
+
+
+def test_events_and_processes_are_shown(k8e: Run, session_id: str) -> None:
+    k8e("run", "--session-id", session_id, "exit 3")
+    shown = told(k8e("events", session_id, "--limit", "1"))
+    assert list(shown) == ["events", "returned", "truncated"]
+    assert (shown["returned"], shown["truncated"]) == (1, True)
+    assert list(told(k8e("ps", session_id))) == ["processes"]
+    assert k8e("ps", "sess-none").returncode == 1
+
+
+def test_a_log_is_plain_text_and_following_it_ends_with_the_session(
+    k8e: Run, session_id: str, environ: dict[str, str]
+) -> None:
+    plain = k8e("log", session_id)
+    assert (plain.returncode, plain.stderr) == (0, b"")
+    missing = k8e("log", "sess-none")
+    assert (missing.returncode, missing.stdout, b"not found" in missing.stderr) == (1, b"", True)
+    argv = [sys.executable, "-m", "k8e.cli.main", "sandbox", "log", session_id, "--follow"]
+    with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)  # the control: it goes on while the session does
+        k8e("destroy", session_id)
+        assert process.wait(PATIENCE_S) == 0
+
+
+def test_a_benchmark_measures_and_leaves_nothing(k8e: Run) -> None:
+    before = told(k8e("sessions"))["sessions"]
+    done = k8e("benchmark", "--iterations", "2", "--pool-size", "1")
+    kinds = told(done)
+    assert {"cold_create", "cold_exec", "cold_total", "warm_create", "warm_exec", "lifecycle_total"} <= set(kinds)
+    assert b"warm_create" in done.stderr
+    assert told(k8e("sessions"))["sessions"] == before
+    assert k8e("benchmark", "--iterations", "0").returncode == 1
+
+
+def test_a_shell_is_a_real_terminal_with_its_own_end(screen: Screen) -> None:
+    screen.type(b"echo $((6 * 7)); tty > /dev/null && echo on a terminal\n")
+    screen.wait_for(b"42")
+    assert screen.modes() != screen.before  # raw while it runs
+    screen.type(b"exit 7\n")
+    assert screen.process.wait(PATIENCE_S) == 7
+    assert screen.modes() == screen.before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_shell_that_is_ended_puts_the_terminal_back(screen: Screen, number: signal.Signals) -> None:
+    screen.type(b"echo be''gun\n")
+    screen.wait_for(b"begun")
+    screen.process.send_signal(number)
+    assert screen.process.wait(PATIENCE_S) == 128 + number
+    assert screen.modes() == screen.before
+
+
+def test_input_that_ends_is_the_end_of_the_shell(k8e: Run, session_id: str) -> None:
+    done = k8e("shell", session_id, stdin=b"echo pi''ped; exit 4\n")
+    assert b"piped" in done.stdout
+    assert done.returncode == 4
+    assert k8e("shell", "sess-none").returncode == 1
+
+
+def test_the_catalogue_has_every_command_with_its_flags(k8e: Run) -> None:
+    shown = told(k8e("catalog"))
+    assert shown["catalog_version"] == 1
+    commands = shown["commands"]
+    assert isinstance(commands, list)
+    by_name = {each["name"]: each for each in commands}
+    assert {"run", "cp", "profile add", "workspaces delete"} <= set(by_name)
+    assert "--git-repo" in {flag["name"] for flag in by_name["run"]["flags"]}
+    assert by_name["read"]["usage"] == "read <session_id> <path>"
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("k8e san", {"sandbox", "sandbox-apikey"}),
+        ("k8e sandbox all", {"allow-hosts"}),
+        ("k8e sandbox run --lan", {"--lang"}),
+        ("k8e sandbox --endpoint h:1 profile re", {"remove"}),
+        ("k8e sandbox create --man", {"--manifest"}),
+        ("k8e-sandbox ap", {"approve", "approvals"}),
+        ("/usr/bin/k8e-sandbox-cli workspaces ", {"list", "delete", "--help"}),
+        ("k8e sandbox run --manifest /etc/host", {"/etc/hostname", "/etc/hosts", "/etc/host.conf"}),
+    ],
+)
+def test_bash_completes_what_the_grammar_has(typed: str, expected: set[str], tmp_path: Path) -> None:
+    (tmp_path / "script").write_text(script("bash"))
+    code = f"""
+source {tmp_path}/script
+words=({typed}{" ''" if typed.endswith(" ") else ""})
+COMP_WORDS=("${{words[@]}}") COMP_CWORD=$((${{#words[@]}} - 1))
+_k8e
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    found = set(done.stdout.split())
+    assert found == expected or (found and found <= expected and "/etc" in typed)
+
+
+def test_the_other_shells_have_the_same_words() -> None:
+    every = {child.name for child in tree().children} | {flag for flag, _, _ in tree().flags}
+    for shell in ("zsh", "fish"):
+        text = script(shell)
+        assert all(word.lstrip("-") in text for word in every)
+    assert script("zsh").startswith("#compdef k8e")
+    assert "mapfile" not in script("zsh")
