@@ -17,6 +17,8 @@ pytest_plugins = [
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-step", action="store_true", help="inject a crash at every step, not at a sample of them")
+    parser.addoption("--soak-calls", type=int, help="how many calls the crowd makes")
+    parser.addoption("--soak-clients", type=int, help="how many clients the crowd has")
 
 
 @pytest.fixture(scope="session")
