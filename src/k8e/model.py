@@ -50,6 +50,7 @@ __all__ = [
     "Template",
     "TerminalId",
     "TerminalSize",
+    "Usage",
     "Verdict",
     "WorkspaceId",
 ]
@@ -378,6 +379,17 @@ class ProcessInfo:
     pid: int
     comm: str
     state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a sandbox uses."""
+
+    cpu_s: float
+    """So far; two readings make a rate."""
+    memory_bytes: int
+    processes: int
+    """As the host counts them; a runtime with a kernel of its own has others than its programs see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,8 @@ def kill_sandbox(engine: Engine) -> Callable[[Cell], None]:
 
     def kill(cell: Cell) -> None:
         sandbox = engine.get_session(OWNER, cell.id).sandbox
-        for procs in Path("/sys/fs/cgroup").rglob(f"{sandbox}/*/cgroup.procs"):
+        mine = f"k8e/{sandbox}/*/cgroup.procs"  # not every group of the host: others come and go meanwhile
+        for procs in [path for under in (mine, f"*/{mine}") for path in Path("/sys/fs/cgroup").glob(under)]:
             for pid in procs.read_text().split():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)

@@ -50,6 +50,7 @@ from k8e.model import (
     Template,
     TerminalId,
     TerminalSize,
+    Usage,
 )
 from tests.support.fake_approvals import FakeApprovals
 from tests.support.fake_network import FakeCounts, FakeNetwork, denials
@@ -70,6 +71,7 @@ class FakeOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeSessionView:
+    owner: OwnerId
     session_id: SessionId
     phase: str
     runtime: Runtime
@@ -284,9 +286,12 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
     def get_session(self, owner: OwnerId, session_id: SessionId) -> FakeSessionView:
         return self._view(session_id, self._session(owner, session_id))
 
-    def list_sessions(self, owner: OwnerId, phase: str | None = None) -> Sequence[FakeSessionView]:
-        mine = {name: each for name, each in self._sessions.items() if each.owner == owner}
+    def list_sessions(self, owner: OwnerId | None, phase: str | None = None) -> Sequence[FakeSessionView]:
+        mine = {name: each for name, each in self._sessions.items() if owner in {None, each.owner}}
         return [self._view(name, each) for name, each in mine.items() if phase in {None, "Active"}]
+
+    async def usage(self, sessions: Sequence[tuple[OwnerId, SessionId]]) -> Sequence[Usage]:
+        return [Usage(cpu_s=0.5, memory_bytes=1024, processes=1) for _ in sessions]
 
     async def destroy_session(self, owner: OwnerId, session_id: SessionId) -> None:
         session = self._session(owner, session_id)
@@ -579,6 +584,7 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
     def _view(self, session_id: SessionId, session: FakeSession) -> FakeSessionView:
         spec = session.spec
         return FakeSessionView(
+            owner=session.owner,
             session_id=session_id,
             phase="Active",
             runtime=spec.runtime,

@@ -31,6 +31,7 @@ from k8e.model import (
     Template,
     TerminalId,
     TerminalSize,
+    Usage,
 )
 
 __all__ = [
@@ -54,6 +55,8 @@ __all__ = [
 class SessionView(Protocol):
     """Times are unix seconds; 0 or infinity means never."""
 
+    @property
+    def owner(self) -> OwnerId: ...
     @property
     def session_id(self) -> SessionId: ...
     @property
@@ -256,7 +259,11 @@ class Engine(Protocol):
 
     async def create_session(self, owner: OwnerId, spec: SessionSpec) -> SessionView: ...
     def get_session(self, owner: OwnerId, session_id: SessionId) -> SessionView: ...
-    def list_sessions(self, owner: OwnerId, phase: str | None = None) -> Sequence[SessionView]: ...
+    def list_sessions(self, owner: OwnerId | None, phase: str | None = None) -> Sequence[SessionView]:
+        """An owner's, or everybody's: whether that may be is the door's to say."""
+        ...
+
+    async def usage(self, sessions: Sequence[tuple[OwnerId, SessionId]]) -> Sequence[Usage]: ...
     async def destroy_session(self, owner: OwnerId, session_id: SessionId) -> None: ...
     async def extend_session(
         self,

@@ -50,9 +50,11 @@ from k8e.model import (
     OwnerId,
     ProcessInfo,
     Runtime,
+    SessionId,
     SessionSpec,
     Template,
     TerminalSize,
+    Usage,
 )
 
 __all__ = ["Engine", "EngineStatus"]
@@ -60,6 +62,7 @@ __all__ = ["Engine", "EngineStatus"]
 _REMEMBER_USE_EVERY_S: Final = 30.0
 _DEFAULT_EVENTS: Final = 500
 _MAX_EVENTS: Final = 10_000
+_NOTHING: Final = Usage(cpu_s=0.0, memory_bytes=0, processes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +153,19 @@ class Engine:
     def get_session(self, owner: OwnerId, session_id: str) -> SessionView:
         return self._sessions.find(owner, session_id).view()
 
-    def list_sessions(self, owner: OwnerId, phase: str | None = None) -> list[SessionView]:
-        views = [session.view() for session in self._sessions.of(owner) if session.phase is not Phase.CREATING]
+    def list_sessions(self, owner: OwnerId | None, phase: str | None = None) -> list[SessionView]:
+        """An owner's, or everybody's, oldest first."""
+        found = self._sessions.of(owner) if owner is not None else list(self._sessions)
+        views = [session.view() for session in found if session.phase is not Phase.CREATING]
         return sorted((view for view in views if phase in (None, view.phase)), key=lambda view: view.created_at)
+
+    async def usage(self, sessions: Sequence[tuple[OwnerId, SessionId]]) -> list[Usage]:
+        """What each of these sessions uses now; one that is gone uses nothing."""
+        views = [session.view() for session in self._sessions]
+        sandboxes = {(view.owner, view.session_id): view.sandbox for view in views if view.sandbox is not None}
+        wanted = [sandboxes.get(session) for session in sessions]
+        read = await self._substrate.usage([each for each in wanted if each is not None])
+        return [read[each] if each is not None else _NOTHING for each in wanted]
 
     async def destroy_session(self, owner: OwnerId, session_id: str) -> None:
         await self._sessions.destroy(self._sessions.find(owner, session_id))

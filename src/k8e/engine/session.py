@@ -39,6 +39,7 @@ def deadline(start: float, seconds: float) -> float:
 class SessionView:
     """What a door may show of a session: environment keys, never values."""
 
+    owner: OwnerId
     session_id: SessionId
     sandbox: SandboxId | None
     """Its name on the host: in cgroups, mounts and logs."""
@@ -155,6 +156,7 @@ class Session:
     def view(self) -> SessionView:
         idle_at = self.idle_at()
         return SessionView(
+            owner=self.owner,
             session_id=self.session_id,
             sandbox=self.box.id if self.box else None,
             phase=self.phase,

@@ -6,7 +6,7 @@ them. Every method is idempotent, because the engine repeats what a crash may ha
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Protocol
 
 from k8e.model import (
@@ -19,6 +19,7 @@ from k8e.model import (
     Runtime,
     SandboxId,
     Template,
+    Usage,
     WorkspaceId,
 )
 from k8e.wire.aio import Link
@@ -82,6 +83,10 @@ class Substrate(Protocol):
 
     def oom_kills(self, sandbox: SandboxId) -> int:
         """How many processes the kernel has killed in this sandbox for memory."""
+        ...
+
+    async def usage(self, sandboxes: Collection[SandboxId]) -> Mapping[SandboxId, Usage]:
+        """What each of them uses now; one that is gone uses nothing."""
         ...
 
     async def destroy(self, sandbox: SandboxId) -> None:

@@ -10,8 +10,9 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine, SessionView
 from k8e.doors.service import fields, secrets
 from k8e.doors.service.call import Call
-from k8e.errors import NotFound
-from k8e.model import Limits, SessionSpec
+from k8e.errors import Denied, NotFound
+from k8e.identity.callers import Role
+from k8e.model import Limits, SessionSpec, Usage
 
 __all__ = ["SessionRpcs", "session_message", "session_spec"]
 
@@ -42,8 +43,16 @@ class SessionRpcs:
 
     async def ListSessions(self, call: Call, request: pb.ListSessionsRequest) -> pb.ListSessionsResponse:
         phase = fields.word(request.phase, "phase", required=False) or "Active"
-        views = self._engine.list_sessions(call.owner, None if phase == "all" else phase)
-        return pb.ListSessionsResponse(sessions=[session_message(view) for view in views])
+        if request.all_owners and call.caller.role is not Role.ADMIN:
+            raise Denied("only an administrator sees the sessions of every owner")
+        owner = None if request.all_owners else call.owner
+        views = self._engine.list_sessions(owner, None if phase == "all" else phase)
+        messages = [session_message(view) for view in views]
+        if request.with_usage:
+            used = await self._engine.usage([(view.owner, view.session_id) for view in views])
+            for message, usage in zip(messages, used, strict=True):
+                message.usage.CopyFrom(usage_message(usage))
+        return pb.ListSessionsResponse(sessions=messages)
 
     async def DestroySession(self, call: Call, request: pb.DestroySessionRequest) -> pb.DestroySessionResponse:
         if request.session_id == PROBE:
@@ -151,7 +160,12 @@ def session_message(view: SessionView) -> pb.GetSessionResponse:
         warm=view.warm,
         parent_session_id=view.parent or "",
         child_session_ids=view.children,
+        owner=view.owner,
     )
+
+
+def usage_message(usage: Usage) -> pb.SessionUsage:
+    return pb.SessionUsage(cpu_s=usage.cpu_s, memory_bytes=usage.memory_bytes, processes=usage.processes)
 
 
 def limits_message(limits: Limits) -> pb.SessionLimits:

@@ -11,7 +11,7 @@ import errno
 import logging
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,13 +26,14 @@ from k8e.model import (
     Runtime,
     SandboxId,
     Template,
+    Usage,
     WorkspaceId,
 )
 from k8e.substrate.local import boot, control, record, unfinished, venv
 from k8e.substrate.local.blocks import Blocks
 from k8e.substrate.local.boot import Blueprint, Builder
 from k8e.substrate.local.disks import Disks
-from k8e.substrate.local.host import cgroup, kernel, loop, mount, oom
+from k8e.substrate.local.host import cgroup, kernel, loop, mount, oom, usage
 from k8e.substrate.local.host.process import Process, is_alive, wait_death
 from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.images.store import ImageStore
@@ -376,6 +377,9 @@ class LocalSubstrate:
 
     def oom_kills(self, sandbox: SandboxId) -> int:
         return self._group(sandbox).memory_kills()
+
+    async def usage(self, sandboxes: Collection[SandboxId]) -> Mapping[SandboxId, Usage]:
+        return await asyncio.to_thread(lambda: {each: usage.read(self._group(each)) for each in sandboxes})
 
     # --- workspaces ------------------------------------------------------------------------------------------------
 

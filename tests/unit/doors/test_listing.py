@@ -1,0 +1,62 @@
+"""Lists of sessions: whose they are, who may see everybody's, and what they use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from k8e._proto import sandbox_pb2 as pb
+from k8e.doors.service import Service
+from k8e.errors import Denied
+from k8e.identity.callers import Role
+from tests.support.calls import StraightCall, as_key, as_uid, service_over
+from tests.support.fake_engine import FakeEngine
+
+pytestmark = pytest.mark.anyio
+
+ALICE, BOB = as_uid(1000), as_uid(1001)
+ADMIN = as_uid(0, role=Role.ADMIN)
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    async with asyncio.TaskGroup() as group:
+        engine = FakeEngine(tmp_path / "engine", group)
+        service = service_over(engine, tmp_path)
+        for call, name in ((ALICE, "of-alice"), (BOB, "of-bob")):
+            await service.answer("CreateSession", call, pb.CreateSessionRequest(session_id=name))
+        yield service
+        await engine.close()
+
+
+async def _listed(service: Service, call: StraightCall, *, all_owners: bool = False) -> list[tuple[str, str]]:
+    answer = await service.answer("ListSessions", call, pb.ListSessionsRequest(all_owners=all_owners))
+    return [(each.session_id, each.owner) for each in answer.sessions]
+
+
+async def test_an_owner_sees_its_own(service: Service) -> None:
+    assert await _listed(service, ALICE) == [("of-alice", "uid:1000")]
+    assert await _listed(service, ADMIN) == []
+
+
+async def test_only_an_administrator_sees_everybodys(service: Service) -> None:
+    everything = [("of-alice", "uid:1000"), ("of-bob", "uid:1001")]
+    assert await _listed(service, ADMIN, all_owners=True) == everything
+    for call in (ALICE, as_key("ci", owner="uid:1000"), as_key("phone", owner="uid:1000", role=Role.APPROVER)):
+        with pytest.raises(Denied, match="only an administrator"):
+            await _listed(service, call, all_owners=True)
+
+
+async def test_an_administrator_that_speaks_for_an_owner_sees_that_owners(service: Service) -> None:
+    assert await _listed(service, as_uid(0, role=Role.ADMIN, speaks_for="uid:1001")) == [("of-bob", "uid:1001")]
+
+
+async def test_usage_comes_only_where_it_was_asked_for(service: Service) -> None:
+    for with_usage in (False, True):
+        request = pb.ListSessionsRequest(with_usage=with_usage)
+        (session,) = (await service.answer("ListSessions", ALICE, request)).sessions
+        assert session.HasField("usage") == with_usage
+    assert (session.usage.cpu_s, session.usage.memory_bytes, session.usage.processes) == (0.5, 1024, 1)
