@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import shutil
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.pool import Pool
 from k8e.engine.quotas import CreateRates
 from k8e.engine.secrets import Secrets, check_references
-from k8e.engine.session import Session, deadline
+from k8e.engine.session import NEVER, Session, deadline
 from k8e.engine.settings import EngineSettings
 from k8e.engine.store import Change, Store
 from k8e.engine.substrate import Substrate
@@ -262,8 +262,8 @@ class Sessions:
     def _reserve(self, owner: OwnerId, spec: SessionSpec, parent: Session | None) -> Session:
         """Take the name before anything is built, so that two callers cannot both have it."""
         self._rates.take(owner)
-        if len(self.of(owner)) >= self.settings.quotas.sessions:
-            raise Exhausted(f"you already have {self.settings.quotas.sessions} sessions: destroy one first")
+        if len(held := self.of(owner)) >= self.settings.quotas.sessions:
+            raise _too_many(held, time.time())
         name = check_client_id(spec.session_id) if spec.session_id else new_id("sess")
         if (owner, name) in self._by_key:
             raise Conflict(f"session {name} already exists")
@@ -393,6 +393,16 @@ def _settled(outcome: Session | K8eError | None, name: str) -> Session:
     if isinstance(outcome, Session):
         return outcome
     raise outcome or SandboxFailed(name, "see the server's log")
+
+
+def _too_many(held: Sequence[Session], now: float) -> Exhausted:
+    """The refusal of one more session, with the time when one of these ends by itself."""
+    wait_s = max(min((min(each.expires_at, each.idle_at()) for each in held), default=NEVER) - now, 0.0)
+    if wait_s == NEVER:
+        return Exhausted(f"you already have {len(held)} sessions: destroy one first")
+    return Exhausted(
+        f"you already have {len(held)} sessions: destroy one first, or retry in {wait_s:.0f} s", retry_after_s=wait_s
+    )
 
 
 def _phase(sandbox: SandboxId, phase: Phase) -> Change:
