@@ -86,12 +86,8 @@ def config_path(environ: Mapping[str, str]) -> Path:
 def load(environ: Mapping[str, str]) -> Book:
     """The profiles. Raises: InvalidRequest when the file is no such thing."""
     path = profiles_path(environ)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    if (text := _text(path)) is None:
         return Book("", {})
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{path}: {error}") from error
     import yaml  # costs more than all the rest here, and few have profiles
 
     try:
@@ -119,15 +115,35 @@ def save(book: Book, environ: Mapping[str, str]) -> None:
 
 def read_config(environ: Mapping[str, str]) -> Mapping[str, str]:
     path = config_path(environ)
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if (text := _text(path)) is None:
         return {}
-    except (OSError, ValueError) as error:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
         raise InvalidRequest(f"{path}: {error}; mend or remove it") from error
     if not isinstance(found, dict):
         raise InvalidRequest(f"{path} is no JSON object; mend or remove it")
     return {str(key): value for key, value in found.items() if isinstance(value, str)}
+
+
+def _text(path: Path) -> str | None:
+    """A file's text; None where there is none, or where we may not even look: that is somebody else's home."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        if isinstance(error, PermissionError) and not _is_seen(path):
+            return None
+        raise InvalidRequest(f"{path}: {error}; mend or remove it") from error
+
+
+def _is_seen(path: Path) -> bool:
+    try:
+        path.lstat()
+    except PermissionError:
+        return False
+    return True
 
 
 def write(path: Path, content: bytes, mode: int) -> None:
