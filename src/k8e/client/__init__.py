@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from k8e.client.aio import AsyncSandboxClient
+    from k8e.client.discovery import Target, discover
     from k8e.client.errors import (
         Conflict,
         DeadlineExceeded,
@@ -24,8 +25,14 @@ if TYPE_CHECKING:
         Unreachable,
         Unsupported,
     )
-    from k8e.client.sync import SandboxClient, sandbox_session
+    from k8e.client.processes import AsyncProcess
+    from k8e.client.runs import AsyncRun
+    from k8e.client.session import AsyncSession
+    from k8e.client.sync import Process, Run, SandboxClient, Session, Terminal, sandbox_session
+    from k8e.client.terminals import AsyncTerminal
     from k8e.client.values import (
+        ApiKeyInfo,
+        Approval,
         BrokeredSecret,
         Chunk,
         EgressDecision,
@@ -34,7 +41,9 @@ if TYPE_CHECKING:
         Exit,
         FileChange,
         FileInfo,
+        Identity,
         Limits,
+        NewApiKey,
         ProcessInfo,
         RunInfo,
         RuntimeInfo,
@@ -42,11 +51,19 @@ if TYPE_CHECKING:
         SecretRef,
         ServerInfo,
         SessionInfo,
+        Transferred,
+        Usage,
         WorkspaceInfo,
     )
 
 __all__ = [
+    "ApiKeyInfo",
+    "Approval",
+    "AsyncProcess",
+    "AsyncRun",
     "AsyncSandboxClient",
+    "AsyncSession",
+    "AsyncTerminal",
     "BrokeredSecret",
     "Chunk",
     "Conflict",
@@ -59,10 +76,14 @@ __all__ = [
     "Exit",
     "FileChange",
     "FileInfo",
+    "Identity",
     "InvalidRequest",
     "Limits",
+    "NewApiKey",
     "NotFound",
+    "Process",
     "ProcessInfo",
+    "Run",
     "RunInfo",
     "RuntimeInfo",
     "SandboxClient",
@@ -72,15 +93,31 @@ __all__ = [
     "SecretRef",
     "ServerFailed",
     "ServerInfo",
+    "Session",
     "SessionInfo",
+    "Target",
+    "Terminal",
+    "Transferred",
     "Unauthenticated",
     "Unreachable",
     "Unsupported",
+    "Usage",
     "WorkspaceInfo",
+    "discover",
     "sandbox_session",
 ]
 
-_HOMES = ("k8e.client.errors", "k8e.client.values", "k8e.client.aio", "k8e.client.sync")
+_HOMES = (
+    "k8e.client.errors",
+    "k8e.client.values",
+    "k8e.client.discovery",
+    "k8e.client.aio",
+    "k8e.client.session",
+    "k8e.client.runs",
+    "k8e.client.processes",
+    "k8e.client.terminals",
+    "k8e.client.sync",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -9,26 +9,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from k8e._proto import sandbox_pb2 as pb
+from k8e.client.approvals import ApprovalCalls
 from k8e.client.discovery import Target, discover
 from k8e.client.errors import NotFound, SandboxError, SandboxLost
-from k8e.client.execs import ExecCalls, exec_result, raw
-from k8e.client.files import FileCalls
+from k8e.client.execs import exec_result, raw
+from k8e.client.identities import IdentityCalls
 from k8e.client.network import NetworkCalls
+from k8e.client.processes import ProcessCalls
+from k8e.client.runs import RunCalls
 from k8e.client.secrets import SecretCalls
+from k8e.client.session import AsyncSession
 from k8e.client.sessions import SessionCalls
 from k8e.client.terminals import TerminalCalls
+from k8e.client.transfers import TransferCalls
 from k8e.client.transport import deadline
-from k8e.client.values import Chunk, ExecResult, Exit
+from k8e.client.values import BrokeredSecret, Chunk, ExecResult, Exit, Limits, SecretRef
 
 __all__ = ["AsyncSandboxClient"]
 
 
-class AsyncSandboxClient(SessionCalls, ExecCalls, FileCalls, TerminalCalls, NetworkCalls, SecretCalls):
+class AsyncSandboxClient(
+    SessionCalls,
+    TransferCalls,
+    ProcessCalls,
+    RunCalls,
+    TerminalCalls,
+    NetworkCalls,
+    SecretCalls,
+    ApprovalCalls,
+    IdentityCalls,
+):
     """A connection to a sandbox server, found by itself or named by `endpoint` (host:port)."""
 
     def __init__(
@@ -71,6 +86,42 @@ class AsyncSandboxClient(SessionCalls, ExecCalls, FileCalls, TerminalCalls, Netw
                     await self.destroy_session(own)
         finally:
             await self.aclose()
+
+    def session(self, session_id: str) -> AsyncSession:
+        """A session that exists, as an object."""
+        return AsyncSession(self, session_id)
+
+    async def create(
+        self,
+        runtime_class: str = "",
+        allowed_hosts: Sequence[str] = (),
+        tenant_id: str = "",
+        *,
+        session_id: str = "",
+        env: Mapping[str, str] | None = None,
+        image: str = "",
+        user: str = "",
+        limits: Limits | None = None,
+        secret_refs: Sequence[SecretRef] = (),
+        brokered_secrets: Sequence[BrokeredSecret] = (),
+        network: str = "",
+    ) -> AsyncSession:
+        """Create a session, as an object: with `async with` it is destroyed at the end."""
+        return self.session(
+            await self.create_session(
+                runtime_class,
+                allowed_hosts,
+                tenant_id or self._tenant_id,
+                session_id=session_id,
+                env=env,
+                image=image,
+                user=user,
+                limits=limits,
+                secret_refs=secret_refs,
+                brokered_secrets=brokered_secrets,
+                network=network,
+            )
+        )
 
     async def run(
         self,

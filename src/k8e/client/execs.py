@@ -6,10 +6,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.client.network import denials
-from k8e.client.transport import QUICK_S, Transport, deadline
-from k8e.client.values import Chunk, ExecResult, Exit, RunInfo
+from k8e.client.transport import Transport, deadline
+from k8e.client.values import Chunk, ExecResult, Exit
 
-__all__ = ["Command", "ExecCalls", "exec_request", "exec_result"]
+__all__ = ["Command", "ExecCalls", "Input", "exec_request", "exec_result", "output_item", "raw"]
 
 PIECE = 256 * 1024
 
@@ -81,45 +81,6 @@ class ExecCalls(Transport):
         )
         async for message in self._each(self._stub.AttachExec(request)):
             yield output_item(message)
-
-    async def start_run(
-        self,
-        session_id: str,
-        command: Command,
-        timeout: float = 0,
-        *,
-        workdir: str = "",
-        env: Mapping[str, str] | None = None,
-        user: str = "",
-    ) -> str:
-        """Start a command in the background and return its run's id."""
-        request = exec_request(session_id, command, timeout, workdir=workdir, env=env, user=user)
-        return await self._started(request)
-
-    async def poll_run(self, run_id: str) -> RunInfo:
-        """How a background run is doing, with its output so far."""
-        return run_info(await self._call(self._stub.PollRun, pb.PollRunRequest(run_id=run_id), timeout_s=QUICK_S))
-
-    async def attach_run(
-        self, run_id: str, *, stdout_offset: int = 0, stderr_offset: int = 0
-    ) -> AsyncIterator[Chunk | Exit]:
-        """A run's output from the given offsets on, as it comes; leaving the loop does not stop the run."""
-        request = pb.AttachRunRequest(run_id=run_id, stdout_offset=stdout_offset, stderr_offset=stderr_offset)
-        async for message in self._each(self._stub.AttachRun(request)):
-            yield output_item(message)
-
-    async def kill_run(self, run_id: str, signal: int = 9) -> None:
-        """Signal a run; 9 ends everything it started."""
-        await self._call(self._stub.KillRun, pb.KillRunRequest(run_id=run_id, signal=signal), timeout_s=QUICK_S)
-
-    async def runs(self, session_id: str) -> list[RunInfo]:
-        """A session's background runs, without their output."""
-        request = pb.ListRunsRequest(session_id=session_id)
-        return [run_info(each) for each in (await self._call(self._stub.ListRuns, request, timeout_s=QUICK_S)).runs]
-
-    async def _started(self, request: pb.ExecRequest) -> str:
-        request.background = True
-        return (await self._call(self._stub.Exec, request, timeout_s=QUICK_S)).run_id
 
     async def _attached(
         self, request: pb.ExecRequest, stdin: Input | None, timeout: float, exec_id: str = ""
@@ -223,23 +184,4 @@ def output_item(message: pb.ExecOutput) -> Chunk | Exit:
         duration_ms=end.duration_ms,
         truncated=end.truncated,
         egress_denied=denials(end.egress_denied),
-    )
-
-
-def run_info(message: pb.PollRunResponse) -> RunInfo:
-    return RunInfo(
-        run_id=message.run_id,
-        session_id=message.session_id,
-        status=message.status,
-        exit_code=message.exit_code,
-        stdout=message.stdout,
-        stderr=message.stderr,
-        duration_ms=message.duration_ms,
-        truncated=message.truncated,
-        reason=message.reason,
-        signal=message.signal,
-        detail=message.detail,
-        stdout_bytes=message.stdout_bytes or message.stdout.encode(),
-        stderr_bytes=message.stderr_bytes or message.stderr.encode(),
-        egress_denied=denials(message.egress_denied),
     )

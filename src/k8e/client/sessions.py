@@ -16,6 +16,7 @@ from k8e.client.values import (
     SecretRef,
     ServerInfo,
     SessionInfo,
+    Usage,
     WorkspaceInfo,
 )
 
@@ -66,9 +67,11 @@ class SessionCalls(Transport):
         request = pb.GetSessionRequest(session_id=session_id)
         return session_info(await self._call(self._stub.GetSession, request, timeout_s=QUICK_S))
 
-    async def sessions(self, phase: str = "") -> list[SessionInfo]:
-        """Your sessions: the active ones, those in `phase`, or `all`."""
-        request = pb.ListSessionsRequest(phase=phase)
+    async def sessions(
+        self, phase: str = "", *, all_owners: bool = False, with_usage: bool = False
+    ) -> list[SessionInfo]:
+        """Your sessions: the active ones, those in `phase`, or `all`; of every owner only for administrators."""
+        request = pb.ListSessionsRequest(phase=phase, all_owners=all_owners, with_usage=with_usage)
         answer = await self._call(self._stub.ListSessions, request, timeout_s=QUICK_S)
         return [session_info(each) for each in answer.sessions]
 
@@ -157,4 +160,13 @@ def session_info(message: pb.GetSessionResponse) -> SessionInfo:
             for each in message.brokered_secrets
         ),
         network=message.network,
+        owner=message.owner,
+        usage=usage(message),
     )
+
+
+def usage(message: pb.GetSessionResponse) -> Usage | None:
+    if not message.HasField("usage"):
+        return None
+    used = message.usage
+    return Usage(cpu_s=used.cpu_s, memory_bytes=used.memory_bytes, processes=used.processes)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
 
 from k8e._proto import sandbox_pb2 as pb
+from k8e.client.errors import NotFound
 from k8e.client.transport import QUICK_S, Transport
 from k8e.client.values import Exit
 
-__all__ = ["TerminalCalls"]
+__all__ = ["AsyncTerminal", "TerminalCalls"]
 
 
 class TerminalCalls(Transport):
@@ -50,3 +54,36 @@ class TerminalCalls(Transport):
         """Hang up, wait at most `grace_s`, then kill what is left."""
         request = pb.TerminalDestroyRequest(terminal_id=terminal_id, grace_ms=int(grace_s * 1000))
         await self._call(self._stub.TerminalDestroy, request, timeout_s=QUICK_S + grace_s)
+
+
+class AsyncTerminal:
+    """A program on a pty; letting go of the object leaves it running."""
+
+    def __init__(self, calls: TerminalCalls, terminal_id: str) -> None:
+        self._calls = calls
+        self.terminal_id = terminal_id
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.destroy()
+
+    async def write(self, data: str | bytes) -> None:
+        """Type into it."""
+        await self._calls.terminal_write(self.terminal_id, data.encode() if isinstance(data, str) else data)
+
+    async def resize(self, rows: int, cols: int) -> None:
+        await self._calls.terminal_resize(self.terminal_id, rows, cols)
+
+    async def output(self) -> AsyncIterator[bytes | Exit]:
+        """What it showed last, then what it shows from now on, then an `Exit`."""
+        async for item in self._calls.terminal_output(self.terminal_id):
+            yield item
+
+    async def destroy(self, grace_s: float = 0.0) -> None:
+        """Hang up, wait at most `grace_s`, then kill what is left; harmless when it is gone."""
+        with contextlib.suppress(NotFound):
+            await self._calls.terminal_destroy(self.terminal_id, grace_s)

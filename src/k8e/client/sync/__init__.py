@@ -2,5 +2,16 @@
 
 from k8e.client.sync.client import SandboxClient, sandbox_session
 from k8e.client.sync.faces import Blocking, Iterating, Making
+from k8e.client.sync.session import Process, Run, Session, Terminal
 
-__all__ = ["Blocking", "Iterating", "Making", "SandboxClient", "sandbox_session"]
+__all__ = [
+    "Blocking",
+    "Iterating",
+    "Making",
+    "Process",
+    "Run",
+    "SandboxClient",
+    "Session",
+    "Terminal",
+    "sandbox_session",
+]

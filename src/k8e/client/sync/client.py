@@ -10,8 +10,9 @@ from typing import Self
 
 from k8e.client.aio import AsyncSandboxClient
 from k8e.client.discovery import Target
-from k8e.client.sync.faces import Blocking, Iterating
+from k8e.client.sync.faces import Blocking, Iterating, Making
 from k8e.client.sync.loop import LoopThread
+from k8e.client.sync.session import Process, Session
 
 __all__ = ["SandboxClient", "sandbox_session"]
 
@@ -60,6 +61,12 @@ class SandboxClient:
             finally:
                 self.loop.close()
 
+    def session(self, session_id: str) -> Session:
+        """A session that exists, as an object."""
+        return Session(self.calls.session(session_id), self.loop)
+
+    create = Making(AsyncSandboxClient.create, Session)
+
     run = Blocking(AsyncSandboxClient.run)
     run_output = Iterating(AsyncSandboxClient.run_output)
     run_background = Blocking(AsyncSandboxClient.run_background)
@@ -68,6 +75,7 @@ class SandboxClient:
     exec_stream = Iterating(AsyncSandboxClient.exec_stream)
     exec_output = Iterating(AsyncSandboxClient.exec_output)
     attach_exec = Iterating(AsyncSandboxClient.attach_exec)
+    start_process = Making(AsyncSandboxClient.start_process, Process)
     start_run = Blocking(AsyncSandboxClient.start_run)
     poll_run = Blocking(AsyncSandboxClient.poll_run)
     attach_run = Iterating(AsyncSandboxClient.attach_run)
@@ -98,6 +106,8 @@ class SandboxClient:
     move = Blocking(AsyncSandboxClient.move)
     remove = Blocking(AsyncSandboxClient.remove)
     watch = Iterating(AsyncSandboxClient.watch)
+    upload = Blocking(AsyncSandboxClient.upload)
+    download = Blocking(AsyncSandboxClient.download)
 
     create_terminal = Blocking(AsyncSandboxClient.create_terminal)
     terminal_output = Iterating(AsyncSandboxClient.terminal_output)
@@ -112,6 +122,16 @@ class SandboxClient:
     set_secret = Blocking(AsyncSandboxClient.set_secret)
     secrets = Blocking(AsyncSandboxClient.secrets)
     delete_secret = Blocking(AsyncSandboxClient.delete_secret)
+
+    confirm = Blocking(AsyncSandboxClient.confirm)
+    confirmed = Blocking(AsyncSandboxClient.confirmed)
+    approve = Blocking(AsyncSandboxClient.approve)
+    approvals = Blocking(AsyncSandboxClient.approvals)
+
+    whoami = Blocking(AsyncSandboxClient.whoami)
+    create_api_key = Blocking(AsyncSandboxClient.create_api_key)
+    api_keys = Blocking(AsyncSandboxClient.api_keys)
+    delete_api_key = Blocking(AsyncSandboxClient.delete_api_key)
 
 
 @contextmanager

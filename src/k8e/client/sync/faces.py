@@ -31,7 +31,7 @@ class Blocking(Generic[A, P, R]):
 
     def __init__(self, method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> None:
         self._method = method
-        functools.update_wrapper(cast("Any", self), method)
+        functools.update_wrapper(cast("Any", self), method, updated=())
 
     @overload
     def __get__(self, face: None, owner: type) -> Self: ...
@@ -42,7 +42,7 @@ class Blocking(Generic[A, P, R]):
             return self
         method = self._method
 
-        @functools.wraps(method)
+        @functools.wraps(method, updated=())
         def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
             return face.loop.wait(method(face.calls, *args, **kwargs))
 
@@ -57,7 +57,7 @@ class Making(Generic[A, P, R, F]):
     ) -> None:
         self._method = method
         self._face = face
-        functools.update_wrapper(cast("Any", self), method)
+        functools.update_wrapper(cast("Any", self), method, updated=())
 
     @overload
     def __get__(self, face: None, owner: type) -> Self: ...
@@ -68,7 +68,7 @@ class Making(Generic[A, P, R, F]):
             return self
         method, make = self._method, self._face
 
-        @functools.wraps(method)
+        @functools.wraps(method, updated=())
         def waiting(*args: P.args, **kwargs: P.kwargs) -> F:
             return make(face.loop.wait(method(face.calls, *args, **kwargs)), face.loop)
 
@@ -80,7 +80,7 @@ class Iterating(Generic[A, P, R]):
 
     def __init__(self, method: Callable[Concatenate[A, P], AsyncIterator[R]]) -> None:
         self._method = method
-        functools.update_wrapper(cast("Any", self), method)
+        functools.update_wrapper(cast("Any", self), method, updated=())
 
     @overload
     def __get__(self, face: None, owner: type) -> Self: ...
@@ -91,7 +91,7 @@ class Iterating(Generic[A, P, R]):
             return self
         method = self._method
 
-        @functools.wraps(method)
+        @functools.wraps(method, updated=())
         def iterating(*args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
             return drained(face.loop, cast("AsyncGenerator[R, None]", method(face.calls, *args, **kwargs)))
 

@@ -1,0 +1,186 @@
+"""Sessions, runs, processes and terminals as objects, for code without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from types import TracebackType
+from typing import Self, cast
+
+from k8e.client.processes import AsyncProcess, AsyncProcessInput
+from k8e.client.runs import AsyncRun
+from k8e.client.session import AsyncChildren, AsyncSession, AsyncSessionFiles
+from k8e.client.sync.faces import Blocking, Iterating, Making, drained
+from k8e.client.sync.loop import LoopThread
+from k8e.client.terminals import AsyncTerminal
+from k8e.client.values import Chunk, Exit
+
+__all__ = ["Children", "Process", "ProcessInput", "Run", "Session", "SessionFiles", "Terminal"]
+
+
+class Run:
+    """A background run; letting go of the object leaves the run alone."""
+
+    def __init__(self, calls: AsyncRun, loop: LoopThread) -> None:
+        self.calls = calls
+        self.loop = loop
+
+    @property
+    def run_id(self) -> str:
+        return self.calls.run_id
+
+    poll = Blocking(AsyncRun.poll)
+    wait = Blocking(AsyncRun.wait)
+    kill = Blocking(AsyncRun.kill)
+    output = Iterating(AsyncRun.output)
+
+
+class ProcessInput:
+    """The standard input of a command. Read its output meanwhile: as with every pipe, a full one waits."""
+
+    def __init__(self, calls: AsyncProcessInput, loop: LoopThread) -> None:
+        self.calls = calls
+        self.loop = loop
+
+    write = Blocking(AsyncProcessInput.write)
+    close = Blocking(AsyncProcessInput.close)
+
+
+class Process:
+    """A running command. Iterating yields its output; `exit` is there when it has ended."""
+
+    def __init__(self, calls: AsyncProcess, loop: LoopThread) -> None:
+        self.calls = calls
+        self.loop = loop
+        self.stdin = ProcessInput(calls.stdin, loop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return drained(self.loop, cast("AsyncGenerator[Chunk, None]", self.calls.output()))
+
+    @property
+    def exec_id(self) -> str:
+        return self.calls.exec_id
+
+    @property
+    def session_id(self) -> str:
+        return self.calls.session_id
+
+    @property
+    def exit(self) -> Exit | None:
+        return self.calls.exit
+
+    output = Iterating(AsyncProcess.output)
+    wait = Blocking(AsyncProcess.wait)
+    kill = Blocking(AsyncProcess.kill)
+    close = Blocking(AsyncProcess.close)
+
+
+class Terminal:
+    """A program on a pty; letting go of the object leaves it running."""
+
+    def __init__(self, calls: AsyncTerminal, loop: LoopThread) -> None:
+        self.calls = calls
+        self.loop = loop
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.destroy()
+
+    @property
+    def terminal_id(self) -> str:
+        return self.calls.terminal_id
+
+    write = Blocking(AsyncTerminal.write)
+    resize = Blocking(AsyncTerminal.resize)
+    output = Iterating(AsyncTerminal.output)
+    destroy = Blocking(AsyncTerminal.destroy)
+
+
+class SessionFiles:
+    """A session's files. A relative path means one below /workspace."""
+
+    def __init__(self, calls: AsyncSessionFiles, loop: LoopThread) -> None:
+        self.calls = calls
+        self.loop = loop
+
+    read = Blocking(AsyncSessionFiles.read)
+    read_bytes = Blocking(AsyncSessionFiles.read_bytes)
+    read_chunks = Iterating(AsyncSessionFiles.read_chunks)
+    write = Blocking(AsyncSessionFiles.write)
+    list = Blocking(AsyncSessionFiles.list)
+    stat = Blocking(AsyncSessionFiles.stat)
+    mkdir = Blocking(AsyncSessionFiles.mkdir)
+    move = Blocking(AsyncSessionFiles.move)
+    remove = Blocking(AsyncSessionFiles.remove)
+    watch = Iterating(AsyncSessionFiles.watch)
+    upload = Blocking(AsyncSessionFiles.upload)
+    download = Blocking(AsyncSessionFiles.download)
+
+
+class Children:
+    """Sessions with sandboxes of their own that share this one's /workspace."""
+
+    def __init__(self, calls: AsyncChildren, loop: LoopThread) -> None:
+        self.calls = calls
+        self.loop = loop
+
+    def create(self) -> Session:
+        return Session(self.loop.wait(self.calls.create()), self.loop)
+
+    def list(self) -> Sequence[Session]:
+        return [Session(each, self.loop) for each in self.loop.wait(self.calls.list())]
+
+
+class Session:
+    """A session; as a context manager it is destroyed at the end."""
+
+    def __init__(self, calls: AsyncSession, loop: LoopThread) -> None:
+        self.calls = calls
+        self.loop = loop
+        self.files = SessionFiles(calls.files, loop)
+        self.children = Children(calls.children, loop)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.session_id!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.destroy()
+
+    @property
+    def session_id(self) -> str:
+        return self.calls.session_id
+
+    run = Blocking(AsyncSession.run)
+    exec = Blocking(AsyncSession.exec)
+    exec_stream = Iterating(AsyncSession.exec_stream)
+    exec_output = Iterating(AsyncSession.exec_output)
+    process = Making(AsyncSession.process, Process)
+    background = Making(AsyncSession.background, Run)
+    start = Making(AsyncSession.start, Run)
+    runs = Blocking(AsyncSession.runs)
+    terminal = Making(AsyncSession.terminal, Terminal)
+    info = Blocking(AsyncSession.info)
+    extend = Blocking(AsyncSession.extend)
+    destroy = Blocking(AsyncSession.destroy)
+    processes = Blocking(AsyncSession.processes)
+    events = Blocking(AsyncSession.events)
+    update_allowed_hosts = Blocking(AsyncSession.update_allowed_hosts)
+    egress = Iterating(AsyncSession.egress)
+    pip_install = Blocking(AsyncSession.pip_install)
+    confirm = Blocking(AsyncSession.confirm)
