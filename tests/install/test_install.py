@@ -331,9 +331,13 @@ def _settled(traces: Callable[[], frozenset[Trace]], before: frozenset[Trace]) -
 
 
 def test_the_first_result_comes_from_nothing_but_the_script(machine: Machine, dist: Dist) -> None:
+    begun = time.monotonic()
     machine.install(dist.program)
-    ended = machine.run("k8e", "sandbox", "run", "print(6 * 7)", "--lang", "python")
-    assert '"stdout":"42\\n"' in ended.stdout, ended.stderr
+    # The PATH of a plain user, which leads to no administrator's tools.
+    ended = machine.run("k8e", "sandbox", "run", "print(6 * 7)", "--lang", "python", PATH="/usr/bin:/bin")
+    seconds = time.monotonic() - begun
+    assert '"stdout":"42\\n"' in ended.stdout, ended.stdout + ended.stderr
+    print(f"\nfrom nothing to the first result: {seconds:.1f} s")
     assert machine.run("k8e-uninstall.sh").returncode == 0
 
 

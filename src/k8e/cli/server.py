@@ -53,12 +53,15 @@ def environment(args: argparse.Namespace) -> Mapping[str, str]:
 def serve(args: argparse.Namespace) -> int:
     from k8e.cli.daemon import client_only
     from k8e.errors import InvalidSpec, K8eError
+    from k8e.setup.packages import ADMIN_DIRECTORIES
 
     if trouble := client_only():
         say(trouble)
         return SERVER
     if args.disable_sandbox_matrix:
         say("--disable-sandbox-matrix has no effect: this server is the sandbox matrix and nothing else")
+    # What sudo or cron leave of a PATH often does not lead to the tools of the host's administrator.
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH") or os.defpath, *ADMIN_DIRECTORIES])
     environ = environment(args)
     flags = {option.name: getattr(args, option.name) for option in OPTIONS}
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from k8e.errors import HostUnsupported
 from k8e.setup.report import Reporter, work
 
-__all__ = ["NEEDS", "Need", "advice", "find", "install", "missing"]
+__all__ = ["ADMIN_DIRECTORIES", "NEEDS", "Need", "advice", "find", "install", "missing"]
 
 UPDATE_TIMEOUT_S = 300.0
 INSTALL_TIMEOUT_S = 1800.0
