@@ -302,3 +302,11 @@ async def test_a_caller_may_ask_before_it_sends_its_body(wire: Wire) -> None:
     assert await wire.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     await wire.raw(body)
     assert (await wire.reply()).status == 404
+
+
+async def test_a_caller_may_ask_before_it_streams(wire: Wire, session_id: str) -> None:
+    await wire.open_stream("ExecAttach", expect="100-continue")
+    assert (await wire.head())[0] == 100
+    await wire.send({"start": {"session_id": session_id, "command": "echo hi"}})
+    await wire.finish()
+    assert [next(iter(message)) for message in (await wire.reply()).messages] == ["started", "chunk", "exit"]

@@ -58,12 +58,14 @@ class Messages:
 
     body: Body
     route: Route
+    answer: Answer
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
 
     async def __anext__(self) -> Message:
         data = await self.body.message()
+        await self.answer.open(self.route.content_type)
         if data is None:
             raise StopAsyncIteration
         return self.route.decode(data)
@@ -111,18 +113,18 @@ class App:
             await answer.whole(200, [("content-type", route.content_type), *beside], outcome)
 
     async def _stream(self, route: Route, shown: Presented, body: Body, answer: Answer) -> None:
-        """The head goes out at once: a caller may want to see it before it sends the rest."""
+        """The head goes out after the first message, not later: a caller may wait for it before it sends the rest."""
         trailers: dict[str, str] = {}
 
         async def work() -> None:
             call = self._call(route, shown, answer, trailers)
-            request = await self._request(route, body)
+            request = await self._request(route, body, answer)
             message = await self._edge.answer(route.name, call, request)
             if not route.method.server_streaming:
                 await call.write(message)
 
-        await answer.begin(200, [("content-type", route.content_type)])
         outcome = await attempt(route, work)
+        await answer.open(route.content_type)
         await answer.end(enclosed(ending(outcome, trailers), flags=END))
 
     def _call(self, route: Route, shown: Presented, answer: Answer, trailers: dict[str, str]) -> ConnectCall:
@@ -136,10 +138,12 @@ class App:
             traceparent=shown.traceparent,
         )
 
-    async def _request(self, route: Route, body: Body) -> Message | Messages:
+    async def _request(self, route: Route, body: Body, answer: Answer) -> Message | Messages:
         if route.method.client_streaming:
-            return Messages(body, route)
-        return route.decode(await self._in_time(body.only_message()))
+            return Messages(body, route, answer)
+        data = await self._in_time(body.only_message())
+        await answer.open(route.content_type)
+        return route.decode(data)
 
     async def _in_time(self, arriving: Awaitable[bytes]) -> bytes:
         async with asyncio.timeout(self._body_s):

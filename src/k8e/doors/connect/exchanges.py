@@ -82,7 +82,7 @@ class Answer:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.has_begun = False
+        self._is_open = False
 
     async def whole(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
         await self.begin(status, [*headers, ("content-length", str(len(body)))])
@@ -91,8 +91,13 @@ class Answer:
     async def fail(self, failure: Failure) -> None:
         await self.whole(failure.status, [("content-type", "application/json"), *failure.metadata], failure.body())
 
+    async def open(self, content_type: str) -> None:
+        """Begin an answer in pieces, once."""
+        if not self._is_open:
+            self._is_open = True
+            await self.begin(200, [("content-type", content_type)])
+
     async def begin(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
-        self.has_begun = True
         pairs = [(name.encode(), header_value(value)) for name, value in headers]
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 

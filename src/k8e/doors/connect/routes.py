@@ -65,8 +65,10 @@ def find(verb: str, path: str, headers: Headers) -> Route | Failure:
     if content_type not in codecs:
         told = f"{method.name} takes {' or '.join(codecs)}, not {content_type or 'a request without content-type'}"
         return Failure("invalid_argument", told, (("accept-post", ", ".join(codecs)),), http=415)
-    return refusal_of_options(headers) or refusal_of_length(method, headers) or Route(
-        method=method, content_type=content_type, codec=codecs[content_type], timeout_s=timeout_s(headers)
+    return (
+        refusal_of_options(headers)
+        or refusal_of_length(method, headers)
+        or Route(method=method, content_type=content_type, codec=codecs[content_type], timeout_s=timeout_s(headers))
     )
 
 
