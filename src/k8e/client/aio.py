@@ -19,6 +19,7 @@ from k8e.client.discovery import Target, discover
 from k8e.client.errors import NotFound, SandboxError, SandboxLost
 from k8e.client.execs import exec_result, raw
 from k8e.client.identities import IdentityCalls
+from k8e.client.logins import LoginCalls
 from k8e.client.network import NetworkCalls
 from k8e.client.processes import ProcessCalls
 from k8e.client.runs import RunCalls
@@ -43,6 +44,7 @@ class AsyncSandboxClient(
     SecretCalls,
     ApprovalCalls,
     IdentityCalls,
+    LoginCalls,
 ):
     """A connection to a sandbox server, found by itself or named by `endpoint` (host:port)."""
 

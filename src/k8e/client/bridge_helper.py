@@ -51,9 +51,7 @@ async def relay(connection: socket.socket, channel: aio.Channel) -> None:
         wanted = json.loads(opening)
         metadata = tuple((str(key), str(value)) for key, value in wanted["metadata"])
         # Every kind of method as the one that streams both ways: the bytes on the wire are the same.
-        make: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
-            str(wanted["path"]), bytes, bytes
-        )
+        make: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(str(wanted["path"]), bytes, bytes)
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(QUEUED)
         call = make(queued(queue), timeout=wanted["timeout"], metadata=metadata)
         async with asyncio.TaskGroup() as group:

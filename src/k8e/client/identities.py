@@ -28,9 +28,9 @@ class IdentityCalls(Transport):
         answer = await self._call(self._stub.ListApiKeys, pb.ListApiKeysRequest(), timeout_s=QUICK_S)
         return [key_info(each) for each in answer.keys]
 
-    async def delete_api_key(self, name: str) -> bool:
-        """Forget a key and revoke every certificate that was issued for it; False when there was none."""
-        return (await self._call(self._stub.DeleteApiKey, pb.DeleteApiKeyRequest(name=name), timeout_s=QUICK_S)).ok
+    async def delete_api_key(self, name: str) -> None:
+        """Forget a key and revoke every certificate that was issued for it. Raises: NotFound."""
+        await self._call(self._stub.DeleteApiKey, pb.DeleteApiKeyRequest(name=name), timeout_s=QUICK_S)
 
 
 def key_info(message: pb.ApiKey) -> ApiKeyInfo:

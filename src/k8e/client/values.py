@@ -17,6 +17,7 @@ __all__ = [
     "FileInfo",
     "Identity",
     "Limits",
+    "LoginInfo",
     "NewApiKey",
     "ProcessInfo",
     "RunInfo",
@@ -274,6 +275,15 @@ class ApiKeyInfo:
     created_at: int
     expires_at: int
     expired: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginInfo:
+    """A certificate that was issued, and where it is kept."""
+
+    endpoint: str
+    cert_dir: str
+    valid_days: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,6 +128,7 @@ class SandboxClient:
     approve = Blocking(AsyncSandboxClient.approve)
     approvals = Blocking(AsyncSandboxClient.approvals)
 
+    login = Blocking(AsyncSandboxClient.login)
     whoami = Blocking(AsyncSandboxClient.whoami)
     create_api_key = Blocking(AsyncSandboxClient.create_api_key)
     api_keys = Blocking(AsyncSandboxClient.api_keys)
