@@ -160,7 +160,7 @@ class Terminals:
             session, terminal_id, command, timeout_s=0.0, keep_in_sandbox_bytes=_KEPT_IN_SANDBOX_BYTES
         )
         try:
-            pid = await _pid(stream)
+            pid = await _pid(stream, command)
             terminal = Terminal(terminal_id, session, stream, pid=pid)
             await self._store.commit(
                 Change("INSERT INTO terminals VALUES (?,?,?,?)", (terminal_id, session.owner, session.session_id, pid))
@@ -194,6 +194,8 @@ class Terminals:
             await terminal.signal(signal.SIGKILL)
         if terminal.task is not None:
             terminal.task.cancel()
+        # Nobody reads it to its end any more, and until then it would keep its session busy.
+        await terminal.stream.close()
         self._by_id.pop(terminal.id, None)
         await self._store.commit(Change("DELETE FROM terminals WHERE id=?", (terminal.id,)))
 
@@ -224,11 +226,13 @@ class Terminals:
             terminal.session.terminals -= 1
 
 
-async def _pid(stream: ExecStream) -> int:
+async def _pid(stream: ExecStream, command: Command) -> int:
     pid = await stream.started()
     if not pid:
         outcome = await stream.next()
-        raise InvalidSpec(outcome.detail if isinstance(outcome, Outcome) else "it ended at once", field="argv")
+        detail = outcome.detail if isinstance(outcome, Outcome) else "it ended at once"
+        # The agent begins with what it could not use: the directory or the program.
+        raise InvalidSpec(detail, field="workdir" if detail.startswith(f"{command.cwd}: ") else "argv")
     return pid
 
 
