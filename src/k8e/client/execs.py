@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.client.network import denials
-from k8e.client.transport import Transport, deadline
+from k8e.client.resuming import Resuming
+from k8e.client.transport import deadline
 from k8e.client.values import Chunk, ExecResult, Exit
 
 __all__ = ["Command", "ExecCalls", "Input", "exec_request", "exec_result", "output_item", "raw"]
@@ -19,7 +21,7 @@ Command = str | bytes | Sequence[str | bytes]
 Input = bytes | AsyncIterable[bytes]
 
 
-class ExecCalls(Transport):
+class ExecCalls(Resuming):
     async def exec(
         self,
         session_id: str,
@@ -66,7 +68,8 @@ class ExecCalls(Transport):
     ) -> AsyncIterator[Chunk | Exit]:
         """Output as bytes with its stream's name, losing nothing, and one `Exit` at the end.
 
-        With an `exec_id` of your own the command can be taken up again by `attach_exec` after a lost connection.
+        After a lost connection, as when the server is restarted, the output goes on where it stopped; not with `stdin`.
+        With an `exec_id` of your own another client can take it up by `attach_exec`.
         """
         request = exec_request(session_id, command, timeout, workdir=workdir, env=env, user=user)
         async for item in self._attached(request, stdin, timeout, exec_id):
@@ -84,6 +87,24 @@ class ExecCalls(Transport):
 
     async def _attached(
         self, request: pb.ExecRequest, stdin: Input | None, timeout: float, exec_id: str = ""
+    ) -> AsyncIterator[Chunk | Exit]:
+        # The id is ours, so that what a lost connection has cut off is taken up again instead of run twice.
+        name = exec_id or f"exec-{uuid.uuid4().hex}"
+        first = self._begun(request, stdin, timeout, name)
+        if stdin is not None:
+            # Nobody knows how much of the input arrived.
+            async for item in first:
+                yield item
+            return
+
+        def again(stdout_offset: int, stderr_offset: int) -> AsyncIterator[Chunk | Exit]:
+            return self.attach_exec(request.session_id, name, stdout_offset=stdout_offset, stderr_offset=stderr_offset)
+
+        async for item in self._resumed(first, again):
+            yield item
+
+    async def _begun(
+        self, request: pb.ExecRequest, stdin: Input | None, timeout: float, exec_id: str
     ) -> AsyncIterator[Chunk | Exit]:
         call = self._stub.ExecAttach(inputs(request, stdin, exec_id), timeout=deadline(timeout))
         async for message in self._each(call):

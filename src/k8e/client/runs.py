@@ -9,13 +9,14 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e.client.errors import DeadlineExceeded
 from k8e.client.execs import Command, exec_request, output_item
 from k8e.client.network import denials
-from k8e.client.transport import QUICK_S, Transport
+from k8e.client.resuming import Resuming
+from k8e.client.transport import QUICK_S
 from k8e.client.values import Chunk, Exit, RunInfo
 
 __all__ = ["AsyncRun", "RunCalls"]
 
 
-class RunCalls(Transport):
+class RunCalls(Resuming):
     async def start_run(
         self,
         session_id: str,
@@ -38,7 +39,15 @@ class RunCalls(Transport):
         self, run_id: str, *, stdout_offset: int = 0, stderr_offset: int = 0
     ) -> AsyncIterator[Chunk | Exit]:
         """A run's output from the given offsets on, as it comes; leaving the loop does not stop the run."""
-        request = pb.AttachRunRequest(run_id=run_id, stdout_offset=stdout_offset, stderr_offset=stderr_offset)
+
+        def following(stdout: int, stderr: int) -> AsyncIterator[Chunk | Exit]:
+            return self._run_output(pb.AttachRunRequest(run_id=run_id, stdout_offset=stdout, stderr_offset=stderr))
+
+        first = following(stdout_offset, stderr_offset)
+        async for item in self._resumed(first, following, stdout_offset, stderr_offset):
+            yield item
+
+    async def _run_output(self, request: pb.AttachRunRequest) -> AsyncIterator[Chunk | Exit]:
         async for message in self._each(self._stub.AttachRun(request)):
             yield output_item(message)
 

@@ -90,6 +90,10 @@ class ExecResult:
     egress_denied: tuple[EgressDenial, ...] = ()
     """What its session wanted to reach meanwhile and could not."""
 
+    @property
+    def recreated(self) -> bool:
+        return self.session_recreated
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
