@@ -240,6 +240,23 @@ async def test_a_user_has_a_bounded_share_of_memory(data_dir: Path) -> None:
         assert float(reply.headers["k8e-retry-after-s"]) > 0
 
 
+async def test_answers_that_nobody_takes_have_a_bounded_share_too(data_dir: Path) -> None:
+    size = 4 * 1024 * 1024
+    async with connect_door(data_dir, user_bytes=3 * size) as door, door.wire() as wire:
+        session_id = (await wire.ask("CreateSession", {"limits": {"output_bytes": size}})).json["session_id"]
+        asked = {"session_id": session_id, "command": f"head -c {size} /dev/zero | tr '\\0' a"}
+        async with door.wire() as first, door.wire() as second:
+            for greedy in (first, second):
+                await greedy.begin("Exec", "application/json", json.dumps(asked).encode())
+                assert (await greedy.head())[0] == 200  # and takes no more of it
+            refused = await wire.ask("Exec", asked)
+            assert (refused.status, refused.headers["k8e-error"]) == (429, "exhausted")
+        async with asyncio.timeout(10):
+            while (reply := await wire.ask("Exec", asked)).status != 200:  # until both are known to be gone
+                pass
+        assert len(reply.json["stdout"]) == size
+
+
 def test_what_one_request_holds_is_missing_for_the_same_users_next_until_it_ends() -> None:
     allowances = Allowances(10)
     with allowances.open(1) as first:

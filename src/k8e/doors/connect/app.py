@@ -16,7 +16,6 @@ from google.protobuf.message import Message
 
 from k8e.doors.connect.allowances import Allowances
 from k8e.doors.connect.bounds import Bounds
-from k8e.doors.connect.codec import Codec
 from k8e.doors.connect.connections import CONNECTION, Connection
 from k8e.doors.connect.envelopes import END, enclosed
 from k8e.doors.connect.errors import Failure, failure_for
@@ -41,12 +40,13 @@ class ConnectCall:
     caller: Caller
     owner: OwnerId
     answer: Answer
-    codec: Codec
+    route: Route
     trailers: dict[str, str]
     traceparent: str
 
     async def write(self, message: Message) -> None:
-        await self.answer.write(enclosed(self.codec.encode(message)))
+        await self.answer.open(self.route.content_type)
+        await self.answer.write(enclosed(self.route.codec.encode(message)))
 
     def trail(self, **metadata: str | int | bool) -> None:
         self.trailers |= trailing(**metadata)
@@ -103,7 +103,9 @@ class App:
         async def work() -> bytes:
             call = self._call(route, shown, answer, trailers)
             request = route.decode(await self._in_time(body.whole()))
-            return route.codec.encode(await self._edge.answer(route.name, call, request))
+            payload = route.codec.encode(await self._edge.answer(route.name, call, request))
+            body.held.become(len(payload))  # until the caller has taken it
+            return payload
 
         outcome = await attempt(route, work)
         if isinstance(outcome, Failure):
@@ -133,7 +135,7 @@ class App:
             caller=admitted.caller,
             owner=admitted.owner,
             answer=answer,
-            codec=route.codec,
+            route=route,
             trailers=trailers,
             traceparent=shown.traceparent,
         )

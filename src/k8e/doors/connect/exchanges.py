@@ -14,6 +14,9 @@ from k8e.errors import Exhausted, InvalidSpec
 
 __all__ = ["Answer", "Body", "Receive", "Scope", "Send", "headers_of"]
 
+PIECE_BYTES = 256 * 1024
+"""What is written at once, and so can wait for a slow caller beside the answer itself."""
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -33,7 +36,7 @@ class Body:
 
     def __init__(self, receive: Receive, held: Held) -> None:
         self._receive = receive
-        self._held = held
+        self.held = held
         self._is_over = False
         self._envelopes = Envelopes()
 
@@ -44,7 +47,7 @@ class Body:
             gathered += piece
             if len(gathered) > MESSAGE_BYTES:
                 raise Exhausted(f"a message is at most {MESSAGE_BYTES} bytes; use a stream for more")
-            self._held.become(len(gathered))
+            self.held.become(len(gathered))
         return bytes(gathered)
 
     async def message(self) -> bytes | None:
@@ -55,7 +58,7 @@ class Body:
                 self._envelopes.finish()
                 return None
             self._envelopes.feed(piece)
-            self._held.become(len(self._envelopes))
+            self.held.become(len(self._envelopes))
         return message
 
     async def only_message(self) -> bytes:
@@ -86,7 +89,10 @@ class Answer:
 
     async def whole(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
         await self.begin(status, [*headers, ("content-length", str(len(body)))])
-        await self.end(body)
+        last = len(body) - len(body) % PIECE_BYTES
+        for at in range(0, last, PIECE_BYTES):
+            await self.write(body[at : at + PIECE_BYTES])
+        await self.end(body[last:])
 
     async def fail(self, failure: Failure) -> None:
         await self.whole(failure.status, [("content-type", "application/json"), *failure.metadata], failure.body())
