@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```sh\n(.*?)^```$\n\n```(?:json|text)\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
 BETWEEN = "=== the next example ==="
+PATIENCE_S = 30.0
 
 
 @pytest.fixture
@@ -38,3 +43,40 @@ def test_the_examples_answer_as_the_document_says(told: list[str]) -> None:
         lines = "\n".join(line for line in printed.splitlines() if line)
         wanted = "\n".join(line for line in shown.splitlines() if line)
         assert re.fullmatch(pattern(wanted), lines), f"{example}\nprinted\n{lines}\nand not\n{wanted}"
+
+
+@pytest.fixture
+def api(environ: dict[str, str]) -> Api:
+    return Api(Path(environ["K8E_DATA_DIR"]) / "server" / "k8e.sock")
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What the document's `call` is, from Python."""
+
+    socket: Path
+
+    def argv(self, rpc: str, request: object) -> list[str]:
+        kind, url = "content-type: application/json", f"http://localhost/sandbox.v1.SandboxService/{rpc}"
+        return ["curl", "-sN", "--unix-socket", str(self.socket), url, "-H", kind, "-d", json.dumps(request)]
+
+    def call(self, rpc: str, request: object) -> Any:
+        done = subprocess.run(self.argv(rpc, request), capture_output=True, check=True)
+        return json.loads(done.stdout)
+
+    def until(self, session_id: str, *, runs: bool) -> None:
+        """Wait until the session runs `sleep`, or does not."""
+        deadline = time.monotonic() + PATIENCE_S
+        while ("sleep" in json.dumps(self.call("GetProcesses", {"session_id": session_id}))) is not runs:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_call_that_is_killed_stops_its_command_inside_the_sandbox(api: Api) -> None:
+    session_id = api.call("CreateSession", {})["session_id"]
+    asked = api.argv("Exec", {"session_id": session_id, "command": "sleep 600", "timeout": 600})
+    with subprocess.Popen(asked, stdout=subprocess.DEVNULL) as calling:
+        api.until(session_id, runs=True)
+        calling.kill()
+    api.until(session_id, runs=False)
+    assert api.call("Exec", {"session_id": session_id, "command": "echo still here"})["stdout"] == "still here\n"
