@@ -156,6 +156,19 @@ async def test_a_call_that_goes_on_too_long_is_left_or_cancelled(
     wire.writer.close()
 
 
+async def test_a_crowd_that_comes_at_once_is_served(behind: OpenDoor, data_dir: Path) -> None:
+    path = data_dir / "k8e.sock"
+    async with serve(behind.edge, path=path, bounds=Bounds(connections=400)):
+        crowd = [socket.socket(socket.AF_UNIX) for _ in range(300)]
+        for caller in crowd:  # none is accepted meanwhile: the loop is ours
+            caller.setblocking(False)
+            caller.connect(str(path))
+        for caller in crowd:
+            wire = Wire(*await asyncio.open_unix_connection(sock=caller))
+            assert (await wire.ask("WhoAmI")).status == 200
+            wire.writer.close()
+
+
 async def test_idle_connections_do_not_hold_the_door_open(behind: OpenDoor, data_dir: Path) -> None:
     path = data_dir / "k8e.sock"
     cut: list[bool] = []

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from k8e.errors import Conflict
 
-__all__ = ["ANYBODY", "placed"]
+__all__ = ["ANYBODY", "BACKLOG", "placed"]
 
 ANYBODY = 0o666
 """Who connects is known by the kernel's word, so every user of this machine may."""
 
 BACKLOG = 1024
+"""Who wait to be accepted; a caller that does not block is turned away by the kernel when there are more."""
 
 
 @contextmanager
