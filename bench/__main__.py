@@ -20,6 +20,7 @@ from bench.crowd import crowds, idle_memory
 from bench.egress import egress
 from bench.lab import Lab, Measure
 from bench.neighbours import neighbours
+from bench.processes import processes
 from bench.rows import Row
 from bench.server import Deployment
 from bench.starts import burst, cold_starts
@@ -36,6 +37,7 @@ _MEASURES: dict[str, Measure] = {
     "claim": claims,
     "exec": commands,
     "python": programs,
+    "command": processes,
     "cold": cold_starts,
     "memory": idle_memory,
     "throughput": throughput,
