@@ -29,10 +29,11 @@ _PAUSE_S = 0.01
 class Server:
     """One data directory and whichever process serves it now."""
 
-    def __init__(self, data_dir: Path, *flags: str, tools_dir: Path = TOOLS_DIR) -> None:
+    def __init__(self, data_dir: Path, *flags: str, tools_dir: Path = TOOLS_DIR, listen: str = "127.0.0.1:0") -> None:
         self.data_dir = data_dir
         self._tools_dir = tools_dir
         self._flags = flags
+        self._listen = listen
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -49,7 +50,7 @@ class Server:
         argv = [sys.executable, "-m", "k8e", "server", "--data-dir", str(self.data_dir), *self._flags]
         with (self.data_dir / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*argv, "--tools-dir", str(self._tools_dir), "--listen", "127.0.0.1:0"],
+                [*argv, "--tools-dir", str(self._tools_dir), "--listen", self._listen],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

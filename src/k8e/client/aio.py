@@ -96,7 +96,7 @@ class AsyncSandboxClient(
     async def create(
         self,
         runtime_class: str = "",
-        allowed_hosts: Sequence[str] = (),
+        allowed_hosts: Sequence[str] | None = None,
         tenant_id: str = "",
         *,
         session_id: str = "",

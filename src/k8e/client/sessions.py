@@ -30,7 +30,7 @@ class SessionCalls(Transport):
     async def create_session(
         self,
         runtime_class: str = "",
-        allowed_hosts: Sequence[str] = (),
+        allowed_hosts: Sequence[str] | None = None,
         tenant_id: str = "",
         *,
         session_id: str = "",
@@ -46,7 +46,7 @@ class SessionCalls(Transport):
         request = pb.CreateSessionRequest(
             session_id=session_id,
             tenant_id=tenant_id,
-            allowed_hosts=allowed_hosts,
+            allowed_hosts=allowed_hosts or (),
             runtime_class=runtime_class,
             env=env or {},
             image=image,

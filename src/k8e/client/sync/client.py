@@ -137,7 +137,7 @@ class SandboxClient:
 
 @contextmanager
 def sandbox_session(
-    runtime_class: str = "", allowed_hosts: Sequence[str] = (), endpoint: str | None = None
+    runtime_class: str = "", allowed_hosts: Sequence[str] | None = None, endpoint: str | None = None
 ) -> Iterator[tuple[SandboxClient, str]]:
     """A client and a fresh session that is destroyed at the end."""
     with SandboxClient(endpoint) as client:
