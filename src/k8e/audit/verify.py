@@ -36,7 +36,8 @@ def verify(data_dir: Path) -> Finding:
     try:
         key = trail.key()
         if key is None:
-            return Finding(records=0, problem=f"there is no key at {trail.key_path}: no audit trail was kept here")
+            lacks = "nothing can be checked" if trail.files() else "no audit trail was kept here"
+            return Finding(records=0, problem=f"there is no key at {trail.key_path}: {lacks}")
         # Before the records: a server that runs adds records first and moves the head then.
         head = trail.head(key)
     except (Broken, StoreFailed) as error:

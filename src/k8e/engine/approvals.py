@@ -11,6 +11,7 @@ import dataclasses
 import sqlite3
 import time
 import unicodedata
+import weakref
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +104,7 @@ class Approvals:
         for row in self._store.rows("SELECT * FROM approvals"):
             self._remember(_read(row))
         self._changed = asyncio.Event()
-        self._deciding = asyncio.Lock()
+        self._deciding: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def find(self, owner: OwnerId, approval_id: str) -> Approval:
         """The owner's own question. Raises: NotFound, also for one of somebody else's."""
@@ -186,7 +187,11 @@ class Approvals:
     async def _decide(
         self, owner: OwnerId, approval_id: str, *, decided_by: str, approved: bool, reason: str
     ) -> Approval:
-        async with self._deciding:  # held until the answer is on disk: of two at once the second finds it there
+        self.find(owner, approval_id)
+        # Held until the answer is on disk: of two at once the second finds it there. One for each question, so that
+        # an owner who answers many holds up nobody else.
+        turn = self._deciding.setdefault(approval_id, asyncio.Lock())
+        async with turn:
             current = self.find(owner, approval_id)
             decided = current.decided(decided_by, approved=approved, reason=reason, now=self._clock())
             if decided != current:

@@ -173,7 +173,7 @@ async def test_an_answer_that_comes_with_the_sessions_end_is_told_to_nobody(
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(approvals.wait(ALICE, asked.approval_id), name="waiter")
         deciding = group.create_task(_outcome(_decide(approvals, asked)), name="decider")
-        while not approvals._deciding.locked():
+        while not any(turn.locked() for turn in approvals._deciding.values()):
             await asyncio.sleep(0)
         approvals.end(ALICE, SANDBOX)
     assert isinstance(deciding.result(), Conflict)
