@@ -71,9 +71,10 @@ class RemoteCalls:
         return Unreachable(self._unreachable(str(made))) if type(made) is Unreachable else made
 
     def _unreachable(self, detail: str) -> str:
+        tried = f" Looked for an endpoint in: {'; '.join(self._target.tried)}." if self._target.tried else ""
         return (
             f"no answer from {self._target.endpoint} (from {self._target.found}; trusting {self._target.trust}): "
-            f"{detail}. Start a server with `k8e server`, or set K8E_SANDBOX_ENDPOINT."
+            f"{detail}.{tried} Start a server with `k8e server`, or set K8E_SANDBOX_ENDPOINT."
         )
 
 
