@@ -1,14 +1,17 @@
-"""The store on a disk that is really full."""
+"""The store and the audit trail on a disk that is really full."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from k8e.audit import Journal, records, verify
 from k8e.engine.store import Change, Store
 from k8e.errors import StoreFailed
 
@@ -43,3 +46,24 @@ async def test_a_full_disk_fails_the_caller_and_loses_nothing(small_disk: Path) 
     await store.commit(_workspace("after"))
     assert {row["tenant"] for row in store.rows("SELECT tenant FROM workspaces")} == {"before", "after"}
     store.close()
+
+
+def test_a_full_disk_does_not_stop_the_audit_trail_for_good(
+    small_disk: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8e.audit.journal._RETRY_S", 0.05)
+    journal = Journal(small_disk)
+    journal.add({"n": -1})
+    ballast = small_disk / "ballast"
+    _fill(ballast)
+    with caplog.at_level(logging.ERROR):
+        for number in range(200):
+            journal.add({"n": number, "padding": "x" * 200})
+        deadline = time.monotonic() + 20
+        while "THE AUDIT TRAIL CANNOT BE WRITTEN" not in caplog.text:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    ballast.unlink()
+    journal.close()
+    assert verify(small_disk).ok
+    assert [record["n"] for record in records(small_disk)] == list(range(-1, 200))

@@ -74,6 +74,16 @@ class Trail:
     def file_from(self, seq: int) -> Path:
         return self.directory / f"audit-{seq:012}.jsonl"
 
+    def open_to_append(self, path: Path) -> int:
+        """A descriptor; a new file's name is on disk too, or a power loss would look like a removed file."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        directory = os.open(self.directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        return descriptor
+
     def tail(self, path: Path, key: bytes) -> Tail:
         """How a file ends."""
         data = path.read_bytes()

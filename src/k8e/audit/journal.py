@@ -28,7 +28,6 @@ _SYNC_S: Final = 0.05
 """How long written records wait for others before the disk is asked to keep them."""
 _RETRY_S: Final = 1.0
 _GROUP: Final = 256
-_APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 _WAITING: Final = 20_000
 _FILE_BYTES: Final = 16 * 2**20
 _FILES: Final = 64
@@ -47,6 +46,7 @@ class Journal:
         self._backlog: list[Fields] = []
         self._dropped = self._overflowed = self._told = 0
         self._is_failing = False
+        self._retry_at = 0.0
         self._has_rotated = True
         self._size = 0
         self._fd = -1
@@ -95,7 +95,7 @@ class Journal:
         """Open the newest file and say where the chain goes on: nothing that was there is hidden by going on."""
         paths = self._trail.files()
         path = paths[-1] if paths else self._trail.file_from(head.ends.seq + 1)
-        self._fd = os.open(path, _APPEND, 0o600)
+        self._fd = self._trail.open_to_append(path)
         tail = self._trail.tail(path, self._key)
         if tail.cut_bytes:
             _log.warning("a record of the audit trail was cut short by a crash", extra={"bytes": tail.cut_bytes})
@@ -119,14 +119,14 @@ class Journal:
 
     def _work(self) -> None:
         due = time.monotonic()
-        self._write()
         is_open = True
+        self._write_all()
         while is_open:
             batch, is_open = self._next()
             if batch and self._synced == self._end:
                 due = time.monotonic() + _SYNC_S
             self._backlog += batch
-            self._write()
+            self._write_all(now_or_never=not is_open)
             if self._synced != self._end and (time.monotonic() >= due or not is_open):
                 self._sync()
 
@@ -145,37 +145,46 @@ class Journal:
             return batch, True
         return batch, False
 
-    def _write(self) -> None:
-        """Write the backlog as one piece; where that fails it waits, and beyond bounds is counted as lost."""
-        if not self._backlog:
+    def _write_all(self, *, now_or_never: bool = False) -> None:
+        """Write the backlog; where that fails it waits, and what is beyond bounds is counted as lost."""
+        if self._is_failing and time.monotonic() < self._retry_at and not now_or_never:
+            self._bound()
             return
+        try:
+            while self._backlog:
+                self._write(self._backlog[:_GROUP])
+                del self._backlog[:_GROUP]
+        except OSError as error:
+            self._fail(error)
+
+    def _write(self, records: list[Fields]) -> None:
         lost = self._dropped + self._overflowed
         notes = [_note("audit.lost", records=lost - self._told)] if lost > self._told else []
         lines, end = bytearray(), self._end
-        for fields in [*notes, *self._backlog]:
+        for fields in [*notes, *records]:
             line, end = sealed(fields, after=end, key=self._key)
             lines += line
-        try:
-            self._append(lines)
-        except OSError as error:
-            self._fail(error)
-            return
-        self._told = lost
-        self._end, self._backlog = end, []
+        self._append(lines)
+        self._end, self._told = end, lost
 
     def _append(self, lines: bytes | bytearray) -> None:
         if self._size >= self._file_bytes:
             self._rotate()
-        if os.write(self._fd, lines) != len(lines):
-            # Half a record is none; and a second try would begin in the middle of a line.
+        if self._is_failing:
+            # Half a record is none, and a second try must not begin in the middle of a line.
             os.ftruncate(self._fd, self._size)
+        if os.write(self._fd, lines) != len(lines):
             raise OSError(errno.ENOSPC, "no space left on device")
         self._size += len(lines)
 
-    def _fail(self, error: OSError) -> None:
+    def _bound(self) -> None:
         if len(self._backlog) > _WAITING:
             self._overflowed += len(self._backlog) - _WAITING
             del self._backlog[_WAITING:]
+
+    def _fail(self, error: OSError) -> None:
+        self._bound()
+        self._retry_at = time.monotonic() + _RETRY_S
         if not self._is_failing:
             self._is_failing = True
             _log.error(
@@ -185,7 +194,7 @@ class Journal:
 
     def _rotate(self) -> None:
         os.fsync(self._fd)
-        fd = os.open(self._trail.file_from(self._end.seq + 1), _APPEND, 0o600)
+        fd = self._trail.open_to_append(self._trail.file_from(self._end.seq + 1))
         os.close(self._fd)
         self._fd, self._size, self._has_rotated = fd, 0, True
 

@@ -141,6 +141,15 @@ def test_a_crash_before_the_head_moved_loses_nothing(tmp_path: Path) -> None:
     assert verify(tmp_path).records == 5
 
 
+def test_a_crash_right_after_a_new_file_was_begun_loses_nothing(tmp_path: Path) -> None:
+    _write(tmp_path, 0, 1)
+    Trail(tmp_path).file_from(3).touch()
+    _write(tmp_path, 2, 3)
+    assert _numbers(tmp_path) == [0, 1, 2, 3]
+    assert verify(tmp_path).ok
+    assert len(Trail(tmp_path).files()) == 2
+
+
 def test_files_are_bounded_and_the_head_says_where_the_chain_begins(tmp_path: Path) -> None:
     for start in range(0, 260, 20):
         _write(tmp_path, *range(start, start + 20), file_bytes=2000, files=3)
