@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +59,28 @@ def test_background_runs_survive_with_complete_output_and_true_exit_codes(mortal
             assert isinstance(end, Exit)
             assert (end.exit_code, end.status) == (number, "completed"), end
             assert output == b"".join(b"%d\n" % n for n in range(1, _LINES + 1)) + b"tail\n"
+
+
+def test_a_run_whose_end_was_not_yet_written_down_still_has_it_after_a_death(mortal: Server) -> None:
+    with _client(mortal) as client:
+        sid = client.create_session(runtime_class="container")
+        run_id = client.start_run(sid, "until [ -e /workspace/go ]; do sleep 0.01; done; echo end; exit 3")
+        with contextlib.closing(sqlite3.connect(next(mortal.data_dir.rglob("engine.sqlite")))) as other:
+            other.execute("BEGIN IMMEDIATE")  # nobody else writes from here on
+            client.write_file(sid, "/workspace/go", "")
+            assert isinstance(next(client.attach_run(run_id)), Chunk)
+            # It has ended and the server knows: commands that began later have ended after it.
+            for _ in range(5):
+                assert client.exec(sid, "! pgrep -f '/workspace/[g]o'").exit_code == 0
+            assert client.poll_run(run_id).status == "running"
+            mortal.kill()
+    mortal.start()
+    with _client(mortal) as client:
+        output, end = client.attach_run(run_id)
+    assert isinstance(output, Chunk)
+    assert output.data == b"end\n"
+    assert isinstance(end, Exit)
+    assert (end.exit_code, end.status) == (3, "completed")
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=str)

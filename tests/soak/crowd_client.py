@@ -73,7 +73,10 @@ class Walker:
 
     def _expect(self, name: str, found: object, wanted: object) -> None:
         if found != wanted:
-            self._journal.write("wrong", f"{name} in {self._sid}: {str(found)[:200]}, not {str(wanted)[:200]}")
+            shown = " ".join(
+                text if len(text) < 200 else f"{text[:50]}…{text[-150:]}" for text in map(repr, (found, wanted))
+            )
+            self._journal.write("wrong", f"{name} in {self._sid}: found and wanted are {shown}")
 
     async def _create(self) -> None:
         runtime = "gvisor" if self._source.random() < _GVISOR_SHARE else "container"

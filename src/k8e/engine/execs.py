@@ -108,6 +108,8 @@ class ExecStream:
         self._held_back: collections.deque[Item] = collections.deque()
         self._oom_before = box.oom_kills()
         self._is_over = False
+        self.forgets_itself = True
+        """Whether the sandbox may drop its record as soon as the end is known; else when `forget` is called."""
         loop = asyncio.get_running_loop()
         self._give_up_at = loop.time() + timeout_s + _AGENT_GRACE_S if timeout_s > 0 else None
 
@@ -250,7 +252,8 @@ class ExecStream:
         if event.name != "exited":
             return None
         outcome = self._outcome(event.fields)
-        self._forget()
+        if self.forgets_itself:
+            self.forget()
         return self._over(outcome)
 
     def _over(self, outcome: Outcome) -> Outcome:
@@ -259,7 +262,8 @@ class ExecStream:
             self._ended()
         return outcome
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Let the sandbox drop its record: nobody will come back for it."""
         self._tasks.start(_forget(self._box, self.exec_id), name=f"forget {self.exec_id}")
 
     def _outcome(self, fields: Mapping[str, Any]) -> Outcome:
