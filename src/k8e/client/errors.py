@@ -18,6 +18,8 @@ A command that fails is a result, never an error.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 __all__ = [
     "BY_CODE",
     "BY_WORD",
@@ -40,29 +42,44 @@ __all__ = [
 class SandboxError(Exception):
     """The root: one `except` catches everything the SDK raises on purpose."""
 
+    remedy: ClassVar[str] = "look at the text; this client may be older than the server"
+    """What to do next; tracebacks show it below the error."""
+
 
 class InvalidRequest(SandboxError):
     """An argument is wrong; the text names it."""
+
+    remedy: ClassVar[str] = "fix the argument that the text names"
 
 
 class NotFound(SandboxError):
     """No such session, run, terminal, file or workspace for this caller."""
 
+    remedy: ClassVar[str] = "it never was, has ended, or is somebody else's: list what there is, or create another"
+
 
 class Conflict(SandboxError):
     """The object exists but is in a state that forbids the request."""
+
+    remedy: ClassVar[str] = "look at the state it is in, then decide"
 
 
 class Denied(SandboxError):
     """The caller is known but may not do this."""
 
+    remedy: ClassVar[str] = "ask as an identity that may do this; `whoami()` says who you are"
+
 
 class Unauthenticated(Denied):
     """The server does not know who is calling."""
 
+    remedy: ClassVar[str] = "set K8E_SANDBOX_APIKEY, give api_key=, or log in again"
+
 
 class Exhausted(SandboxError):
     """A stated limit is reached."""
+
+    remedy: ClassVar[str] = "free something, or try again after `retry_after_s` seconds"
 
     retry_after_s: float | None = None
     """When trying again makes sense, where the server knows."""
@@ -71,13 +88,19 @@ class Exhausted(SandboxError):
 class Unsupported(SandboxError):
     """This server or its host cannot do it."""
 
+    remedy: ClassVar[str] = "the text says what is missing; `k8e doctor` on the server's machine says how to get it"
+
 
 class SandboxLost(SandboxError):
     """The sandbox died under the call."""
 
+    remedy: ClassVar[str] = "create another session; what was only in this one is gone"
+
 
 class Unreachable(SandboxError):
     """Nothing answers at the endpoint."""
+
+    remedy: ClassVar[str] = "start a server with `k8e server`, or set K8E_SANDBOX_ENDPOINT to host:port of one"
 
     was_sent: bool = True
     """Whether the call may have reached the server before the connection was lost."""
@@ -86,9 +109,13 @@ class Unreachable(SandboxError):
 class DeadlineExceeded(SandboxError):
     """No answer in time."""
 
+    remedy: ClassVar[str] = "give a longer timeout, or look at what the session is doing with `processes`"
+
 
 class ServerFailed(SandboxError):
     """The server's own failure."""
+
+    remedy: ClassVar[str] = "see the server's log; trying again may help"
 
 
 BY_WORD: dict[str, type[SandboxError]] = {
@@ -131,4 +158,5 @@ def rebuilt(code: str, word: str, text: str, retry_after_s: float | None = None)
     error = (BY_WORD.get(word) or BY_CODE.get(code) or SandboxError)(text)
     if isinstance(error, Exhausted):
         error.retry_after_s = retry_after_s
+    error.add_note(error.remedy)
     return error

@@ -14,7 +14,7 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e._proto.stub import SandboxStub
 from k8e.client.channels import keep_for_ever, open_channel
 from k8e.client.discovery import Target
-from k8e.client.errors import SandboxError, Unreachable, rebuilt
+from k8e.client.errors import DeadlineExceeded, SandboxError, Unreachable, rebuilt
 from k8e.client.retries import pause_s
 
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ class Transport:
         retry = trailing.get(RETRY_KEY)
         details = error.details() or ""
         made = rebuilt(error.code().name, trailing.get(ERROR_KEY, ""), details, float(retry) if retry else None)
+        if type(made) is DeadlineExceeded and ERROR_KEY not in trailing:
+            return DeadlineExceeded(f"no answer from {self._target.endpoint} in time: {details}. {made.remedy}")
         if type(made) is not Unreachable:
             return made
         unreachable = Unreachable(self._unreachable(details))
@@ -152,5 +154,5 @@ class Transport:
         tried = f" Looked for an endpoint in: {'; '.join(target.tried)}." if target.tried else ""
         return (
             f"no answer from {target.endpoint} (from {target.found}; trusting {target.trust}): {detail}.{tried} "
-            f"Start a server with `k8e server`, or set K8E_SANDBOX_ENDPOINT to host:port of one."
+            f"{Unreachable.remedy[0].upper()}{Unreachable.remedy[1:]}."
         )
