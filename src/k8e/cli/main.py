@@ -15,7 +15,7 @@ from k8e import __version__
 TYPE_CHECKING = False  # the module `typing` costs 2 ms
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
+    from typing import Any, NoReturn
 
 __all__ = ["loaded", "main"]
 
@@ -24,6 +24,7 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
     """Run one command and return its exit code."""
+    fill_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     name = os.path.basename(sys.argv[0] if prog is None else prog)  # noqa: PTH119 - pathlib costs 7 ms
     name = name if name.startswith("k8e-sandbox") else "k8e"
@@ -31,9 +32,13 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
         print(f"{name} {__version__}")
         return 0
     try:
-        return run(parsed(words, name))
+        args = parsed(words, name)
+        code = run(args)
     except KeyboardInterrupt:
         return INTERRUPTED
+    if argv is None and not hasattr(args, "local"):
+        leave(code)
+    return code
 
 
 def parsed(words: list[str], name: str) -> argparse.Namespace:
@@ -52,6 +57,24 @@ def run(args: argparse.Namespace) -> int:
     from k8e.cli.calling import call
 
     return call(loaded(args.handler), args, os.environ, starts_server=getattr(args, "starts_server", True))
+
+
+def fill_streams() -> None:
+    """Put nothing in place of standard streams that were closed, before a socket takes their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123 - it stays open, and pathlib costs 7 ms
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once: every call is over, and taking the interpreter apart costs as much as a call."""
+    import contextlib
+
+    for stream in (sys.stdout, sys.stderr):
+        # Whoever read it may have gone.
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code & 0xFF)
 
 
 def loaded(name: str) -> Callable[..., Any]:

@@ -191,3 +191,11 @@ def test_the_short_names_work_with_and_without_the_extra_word(
     code = f"from k8e.cli.main import main; raise SystemExit(main(prog={name!r}))"
     argv = [sys.executable, "-c", code, *extra, "run", "--raw", "echo hi"]
     assert subprocess.run(argv, env=environ, capture_output=True, check=True).stdout == b"hi\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "| true", "2>&-"])
+def test_a_reader_that_goes_away_is_no_drama(environ: dict[str, str], closed: str) -> None:
+    line = f"{sys.executable} -m k8e.cli.main sandbox run --raw 'seq 100000' {closed}"
+    done = subprocess.run(["bash", "-c", line], env=environ, capture_output=True, timeout=60, check=False)
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
