@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from k8e.setup.provision import Provisioned
 from tests.support.servers import Server
 
 SECRET = "s3cr3t-of-a-test"
+_PATIENCE_S = 30.0
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def test_what_was_answered_is_recorded_and_survives_a_kill(mortal: Server) -> No
     mortal.kill()
     assert verify(mortal.data_dir).ok
     mortal.start()
-    kept = [each for each in records(mortal.data_dir) if each["rpc"] != "ServerStatus"]
+    kept = [each for each in records(mortal.data_dir) if each["outcome"] != "BEGUN"]
     about = [(each["rpc"], each.get("session_id"), each["outcome"]) for each in kept]
     assert about == [
         ("CreateSession", sid, "OK"),
@@ -46,3 +49,17 @@ def test_what_was_answered_is_recorded_and_survives_a_kill(mortal: Server) -> No
     assert verify(mortal.data_dir).ok
     whole = b"".join(path.read_bytes() for path in (mortal.data_dir / "audit").iterdir())
     assert SECRET.encode() not in whole
+
+
+def test_a_command_that_outlives_the_server_is_recorded_as_begun(mortal: Server) -> None:
+    with SandboxClient(target=mortal.target()) as client, ThreadPoolExecutor(1) as elsewhere:
+        sid = client.create_session(runtime_class="container")
+        waiting = elsewhere.submit(client.exec, sid, "sleep 60", timeout=60)
+        deadline = time.monotonic() + _PATIENCE_S
+        while ("Exec", "BEGUN") not in [(each["rpc"], each["outcome"]) for each in records(mortal.data_dir)]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        mortal.kill()
+        assert isinstance(waiting.exception(_PATIENCE_S), SandboxError)
+    mortal.start()
+    assert verify(mortal.data_dir).ok

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -15,6 +15,8 @@ from k8e.errors import Denied, Exhausted, NotFound, Unauthenticated
 from k8e.identity.callers import Role
 from k8e.identity.presented import Presented, TcpPeer, UnixPeer
 from tests.support.calls import as_key, as_uid
+
+pytestmark = pytest.mark.anyio
 
 SECRET = "hunter2-never-to-be-seen"
 
@@ -32,7 +34,7 @@ def kept() -> Kept:
     return Kept()
 
 
-def test_a_call_is_recorded_with_who_what_and_the_outcome(kept: Kept) -> None:
+async def test_a_call_is_recorded_with_who_what_and_the_outcome(kept: Kept) -> None:
     call = as_key("ci", owner="uid:7", role=Role.USER)
     with Auditing(kept, clock=lambda: 12.3456)("DestroySession", call, pb.DestroySessionRequest(session_id="s")):
         pass
@@ -50,7 +52,7 @@ def test_a_call_is_recorded_with_who_what_and_the_outcome(kept: Kept) -> None:
     ]
 
 
-def test_an_administrator_that_speaks_for_an_owner_is_recorded_as_itself(kept: Kept) -> None:
+async def test_an_administrator_that_speaks_for_an_owner_is_recorded_as_itself(kept: Kept) -> None:
     call = as_uid(0, role=Role.ADMIN, speaks_for="uid:1000")
     with Auditing(kept)("DestroySession", call, pb.DestroySessionRequest(session_id="s")):
         pass
@@ -66,13 +68,13 @@ def test_an_administrator_that_speaks_for_an_owner_is_recorded_as_itself(kept: K
         (asyncio.CancelledError(), "CANCELLED"),
     ],
 )
-def test_a_failure_is_recorded_and_passed_on(kept: Kept, error: BaseException, outcome: str) -> None:
+async def test_a_failure_is_recorded_and_passed_on(kept: Kept, error: BaseException, outcome: str) -> None:
     with pytest.raises(type(error)), Auditing(kept)("Exec", as_uid(1), pb.ExecRequest(session_id="s")):
         raise error
     assert kept.records[0]["outcome"] == outcome
 
 
-def test_looking_leaves_no_record_unless_it_is_denied(kept: Kept) -> None:
+async def test_looking_leaves_no_record_unless_it_is_denied(kept: Kept) -> None:
     step = Auditing(kept)
     with step("GetSession", as_uid(1), pb.GetSessionRequest(session_id="s")):
         pass
@@ -87,20 +89,20 @@ def test_looking_leaves_no_record_unless_it_is_denied(kept: Kept) -> None:
     assert kept.records[1]["path"] == "/etc/passwd"
 
 
-def test_what_a_call_made_is_named(kept: Kept) -> None:
+async def test_what_a_call_made_is_named(kept: Kept) -> None:
     with Auditing(kept)("CreateSession", as_uid(1), pb.CreateSessionRequest(tenant_id="t")) as answered:
         answered(pb.CreateSessionResponse(session_id="sess-new"))
     assert (kept.records[0]["session_id"], kept.records[0]["tenant_id"]) == ("sess-new", "t")
 
 
-def test_a_decision_is_recorded_as_what_it_was(kept: Kept) -> None:
+async def test_a_decision_is_recorded_as_what_it_was(kept: Kept) -> None:
     for approved in (True, False):
         with Auditing(kept)("ApproveAction", as_uid(1), pb.ApproveActionRequest(approval_id="a", approved=approved)):
             pass
     assert [each["approved"] for each in kept.records] == [True, False]
 
 
-def test_of_a_stream_the_first_message_names_the_objects(kept: Kept) -> None:
+async def test_of_a_stream_the_first_message_names_the_objects(kept: Kept) -> None:
     class Stream:
         first = pb.ExecInput(start=pb.ExecRequest(session_id="s", command=SECRET))
 
@@ -114,7 +116,7 @@ def test_of_a_stream_the_first_message_names_the_objects(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("method", list(SERVICE.methods), ids=lambda method: method.name)
-def test_no_record_holds_contents(kept: Kept, method: object) -> None:
+async def test_no_record_holds_contents(kept: Kept, method: object) -> None:
     """Every text and bytes field that is not an object's name is filled with something that must not be seen."""
     from google.protobuf.message_factory import GetMessageClass
 
@@ -132,13 +134,13 @@ def test_no_record_holds_contents(kept: Kept, method: object) -> None:
     assert bool(kept.records) == (method.name not in LOOKS)  # type: ignore[attr-defined]
 
 
-def test_huge_names_are_cut(kept: Kept) -> None:
+async def test_huge_names_are_cut(kept: Kept) -> None:
     with Auditing(kept)("DestroySession", as_uid(1), pb.DestroySessionRequest(session_id="x" * 10**6)):
         pass
     assert len(json.dumps(kept.records)) < 1000
 
 
-def test_strangers_are_recorded_and_cannot_fill_the_disk(kept: Kept) -> None:
+async def test_strangers_are_recorded_and_cannot_fill_the_disk(kept: Kept) -> None:
     step = Auditing(kept)
     tcp = Presented(peer=TcpPeer(("203.0.113.9", 999), ("10.0.0.1", 50051)), authorization=f"Bearer {SECRET}")
     for _ in range(5000):
@@ -149,3 +151,20 @@ def test_strangers_are_recorded_and_cannot_fill_the_disk(kept: Kept) -> None:
     assert kept.records[0]["outcome"] == "UNAUTHENTICATED"
     assert SECRET not in json.dumps(kept.records)
     assert len(json.dumps(kept.records[-1])) < 1000
+
+
+async def test_a_call_that_lasts_is_recorded_before_its_end_too(kept: Kept) -> None:
+    later: list[Callable[[], None]] = []
+
+    class Timer:
+        def __init__(self, _delay_s: float, run: Callable[[], None]) -> None:
+            later.append(run)
+
+        def cancel(self) -> None:
+            later.append(lambda: None)
+
+    with Auditing(kept, later=Timer)("ExecStream", as_uid(1), pb.ExecRequest(session_id="s")):
+        later[0]()
+        assert [(each["session_id"], each["outcome"]) for each in kept.records] == [("s", "BEGUN")]
+    assert [each["outcome"] for each in kept.records] == ["BEGUN", "OK"]
+    assert len(later) == 2, "a call that ends has no timer left"

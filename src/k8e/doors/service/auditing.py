@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from k8e.buckets import Buckets
 from k8e.doors.service.call import Call
 from k8e.doors.service.errors import answer_for
-from k8e.errors import Denied, K8eError, Unauthenticated
+from k8e.errors import K8eError
 from k8e.identity.presented import Presented, TcpPeer, UnixPeer
 
 if TYPE_CHECKING:
@@ -41,6 +41,18 @@ STRANGERS_PER_S, STRANGERS_BURST = 5.0, 100.0
 """Records about callers whom nobody knows: they must not be able to fill the disk."""
 
 
+LONG_S = 1.0
+BEGUN = "BEGUN"
+DENIALS = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED"})
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> None: ...
+
+
+Later = Callable[[float, Callable[[], None]], Cancellable]
+
+
 class Journal(Protocol):
     def add(self, fields: Fields) -> None: ...
 
@@ -48,8 +60,9 @@ class Journal(Protocol):
 class Auditing:
     """A step of the edge; `refused` hears of calls that were not let in at all."""
 
-    def __init__(self, journal: Journal, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, journal: Journal, *, clock: Callable[[], float] = time.time, later: Later | None = None) -> None:
         self._journal = journal
+        self._later = later or asyncio.get_running_loop().call_later
         self._clock = clock
         self._strangers = Buckets(per_s=STRANGERS_PER_S, burst=STRANGERS_BURST, clock=time.monotonic)
         self._untold = 0
@@ -57,15 +70,19 @@ class Auditing:
     @contextmanager
     def __call__(self, name: str, call: Call, request: object) -> Iterator[Callable[[object], None]]:
         began, answers = self._clock(), list[object]()
-        error: BaseException | None = None
+        # A call that lasts is recorded as begun, too: the server may not live to see its end.
+        lasting = None if name in LOOKS else self._later(LONG_S, lambda: self._add(name, call, request, began, BEGUN))
+        ended = "OK"
         try:
             yield answers.append
-        except BaseException as raised:
-            error = raised
+        except BaseException as error:
+            ended = outcome(error)
             raise
         finally:
-            if name not in LOOKS or isinstance(error, Denied | Unauthenticated):
-                self._journal.add(self._record(name, call, request, began, error) | made(*answers))
+            if lasting is not None:
+                lasting.cancel()
+            if lasting is not None or ended in DENIALS:
+                self._add(name, call, request, began, ended, **made(*answers))
 
     def refused(self, name: str, presented: Presented, error: K8eError) -> None:
         if self._strangers.take(""):
@@ -85,20 +102,22 @@ class Auditing:
         self._untold = 0
         self._journal.add(record)
 
-    def _record(
-        self, name: str, call: Call, request: object, began: float, error: BaseException | None
-    ) -> dict[str, str | int | float | bool]:
+    def _add(
+        self, name: str, call: Call, request: object, began: float, ended: str, **also: str | int | float | bool
+    ) -> None:
         caller = call.caller
-        return {
+        record = {
             **objects(request),
+            **also,
             "time": round(began, 3),
             "duration_ms": int((self._clock() - began) * 1000),
             "identity": caller.identity,
             "owner": call.owner,
             "via": caller.via,
             "rpc": name,
-            "outcome": outcome(error),
+            "outcome": ended,
         }
+        self._journal.add(record)
 
 
 def objects(request: Any) -> dict[str, str | int | float | bool]:
