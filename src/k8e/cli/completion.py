@@ -25,75 +25,104 @@ def script(shell: str) -> str:
 
 def bash(trees: dict[str, Node]) -> str:
     """The words so far choose a list; a flag that takes a value is followed by file names."""
-    cases = "\n".join(
-        f"        {quoted(path)}) words={quoted(' '.join([*names(node), *flags(node)]))} ;;"
-        for root in trees.values()
-        for path, node in paths(root, root.name)
-    )
-    valued = sorted({flag for root in trees.values() for _, node in paths(root, "") for flag in value_flags(node)})
+    valued = "|".join(every_value_flag(trees))
     return f"""# bash completion of k8e; use it with: source <(k8e completion bash)
 _k8e() {{
-    local current=${{COMP_WORDS[COMP_CWORD]}} path=${{COMP_WORDS[0]##*/}} word previous='' words=''
+    local current=${{COMP_WORDS[COMP_CWORD]}} place=${{COMP_WORDS[0]##*/}} word previous='' list=''
     for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
-        case $previous in {"|".join(valued)}) previous=''; continue ;; esac
+        case $previous in {valued}) previous=''; continue ;; esac
         previous=$word
         case $word in -*) continue ;; esac
-        _k8e_words "$path $word" && path="$path $word"
+        _k8e_words "$place $word" && place="$place $word"
     done
     COMPREPLY=()
-    case $previous in {"|".join(valued)})
+    case $previous in {valued})
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
         return ;;
     esac
-    _k8e_words "$path"
-    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
+    _k8e_words "$place"
+    mapfile -t COMPREPLY < <(compgen -W "$list" -- "$current")
     [ "${{#COMPREPLY[@]}}" -gt 0 ] || mapfile -t COMPREPLY < <(compgen -f -- "$current")
 }}
-_k8e_words() {{
-    case $1 in
-{cases}
-        *) return 1 ;;
-    esac
-}}
+{lists(trees)}
 complete -o filenames -F _k8e {" ".join(trees)}
 """
 
 
 def zsh(trees: dict[str, Node]) -> str:
-    """zsh runs bash's functions."""
-    return f"#compdef {' '.join(trees)}\nautoload -U +X bashcompinit && bashcompinit\n{bash_for_zsh(trees)}"
+    valued = "|".join(every_value_flag(trees))
+    return f"""#compdef {" ".join(trees)}
+# zsh completion of k8e; put it where your fpath leads as _k8e, or: source <(k8e completion zsh)
+_k8e() {{
+    local place=${{words[1]:t}} word previous='' list=''
+    for word in "${{(@)words[2,CURRENT-1]}}"; do
+        case $previous in ({valued}) previous=''; continue ;; esac
+        previous=$word
+        case $word in (-*) continue ;; esac
+        _k8e_words "$place $word" && place="$place $word"
+    done
+    case $previous in ({valued}) _files; return ;; esac
+    _k8e_words "$place"
+    compadd -- ${{=list}} || _files
+}}
+{lists(trees)}
+if [ "$funcstack[1]" = _k8e ]; then _k8e "$@"; else compdef _k8e {" ".join(trees)}; fi
+"""
 
 
-def bash_for_zsh(trees: dict[str, Node]) -> str:
-    """zsh has no `mapfile`; words of ours contain no blanks, so splitting lines is enough."""
-    text = bash(trees).partition("\n")[2]
-    return text.replace("mapfile -t COMPREPLY < <(", 'COMPREPLY=("${(@f)$(').replace('"$current")', '"$current")}")')
+def lists(trees: dict[str, Node]) -> str:
+    """What may follow each command, for bash and zsh."""
+    cases = "\n".join(
+        f"        {quoted(path)}) list={quoted(' '.join([*names(node), *flags(node)]))} ;;"
+        for root in trees.values()
+        for path, node in paths(root, root.name)
+    )
+    return f"""_k8e_words() {{
+    case $1 in
+{cases}
+        *) return 1 ;;
+    esac
+}}"""
+
+
+def every_value_flag(trees: dict[str, Node]) -> list[str]:
+    return sorted({flag for root in trees.values() for _, node in paths(root, "") for flag in value_flags(node)})
 
 
 def fish(trees: dict[str, Node]) -> str:
     lines = [
         line for program, root in trees.items() for path, node in paths(root, "") for line in at(program, path, node)
     ]
-    return "\n".join(["# fish completion of k8e", FISH_PATH, *lines]) + "\n"
+    valued = " ".join(every_value_flag(trees))
+    return "\n".join(["# fish completion of k8e", FISH_PATH.replace("VALUED", valued), *lines]) + "\n"
 
 
 def at(program: str, path: str, node: Node) -> Iterator[str]:
     condition = f"-n {quoted(f'__k8e_at {path}'.rstrip())}"
     for child in node.children:
-        yield f"complete -c {program} -f {condition} -a {child.name} -d {quoted(child.text)}"
+        only = condition.replace("__k8e_at", "__k8e_at only")
+        yield f"complete -c {program} -f {only} -a {child.name} -d {quoted(child.text)}"
     for flag, text, has_value in node.flags:
         yield f"complete -c {program} {condition} -l {flag[2:]}{' -r' if has_value else ''} -d {quoted(text)}"
 
 
 FISH_PATH = """function __k8e_at
-    set -l typed (commandline -opc)
     set -l words
-    for word in $typed[2..-1]
+    set -l previous
+    for word in (commandline -opc)[2..-1]
+        if contains -- "$previous" VALUED
+            set previous
+            continue
+        end
+        set previous $word
         string match -q -- '-*' $word; or set -a words $word
     end
+    if test "$argv[1]" = only
+        test "$words" = "$argv[2..-1]"
+        return
+    end
     set -l count (count $argv)
-    test $count -eq 0; and begin; test (count $words) -eq 0; return; end
-    test (count $words) -ge $count; and test "$words[1..$count]" = "$argv"
+    test $count -eq 0; or test "$words[1..$count]" = "$argv"
 end"""
 
 

@@ -33,8 +33,9 @@ def reach(args: argparse.Namespace, environ: Mapping[str, str], *, starts_server
             from k8e.cli.running import ensure_running
 
             ensure_running(environ)
-        own_identity = environ.get("K8E_SANDBOX_KEY")
-        if not own_identity and (path := _local_socket(environ)):
+        # Certificates that were named are meant to be used, and only TLS has a use for them.
+        by_certificate = environ.get("K8E_SANDBOX_CERT") or environ.get("K8E_SANDBOX_KEY")
+        if not by_certificate and (path := _local_socket(environ)):
             from k8e.client.light.unix import UnixCalls
 
             return UnixCalls(path, sent)
