@@ -46,7 +46,11 @@ class AsyncSandboxClient(
     IdentityCalls,
     LoginCalls,
 ):
-    """A connection to a sandbox server, found by itself or named by `endpoint` (host:port)."""
+    """A connection to a sandbox server, found by itself or named by `endpoint` (host:port).
+
+    `api_key` says who calls, `profile` names a server of `profiles.yaml`, `owner` is for administrators who speak for
+    somebody else. A `target` is instead of all of these.
+    """
 
     def __init__(
         self,
@@ -113,7 +117,7 @@ class AsyncSandboxClient(
             await self.create_session(
                 runtime_class,
                 allowed_hosts,
-                tenant_id or self._tenant_id,
+                tenant_id,
                 session_id=session_id,
                 env=env,
                 image=image,

@@ -25,6 +25,14 @@ __all__ = ["BridgeChannel", "receive", "send"]
 
 HEAD = struct.Struct("!BI")
 MESSAGE, END = 0, 1
+HELPER = """
+import json, sys
+facts = json.load(sys.stdin)
+sys.path[:] = facts["path"]
+from k8e.client.bridge_helper import run
+run(int(sys.argv[1]), facts)
+"""
+"""Where modules are is said, too: the program may have changed it since its own start."""
 
 R = TypeVar("R")
 
@@ -164,6 +172,7 @@ class BridgedCall(Generic[R]):
         # Born outside a group because a call is an object that its reader holds; it ends with the call.
         loop = asyncio.get_running_loop()
         self._feeding = loop.create_task(self._feed(self._writer), name="requests of a call")
+        self._feeding.add_done_callback(retrieved)
         return reader
 
     async def _next(self, reader: asyncio.StreamReader) -> R | None:
@@ -184,14 +193,26 @@ class BridgedCall(Generic[R]):
         )
 
     async def _feed(self, writer: asyncio.StreamWriter) -> None:
+        is_whole = False
         try:
             async for request in self._requests:
                 send(writer, MESSAGE, self._serialize(request))
                 await writer.drain()
             send(writer, END, b"")
             await writer.drain()
+            is_whole = True
         except ConnectionError:
             return  # the answer, or its absence, says why
+        finally:
+            # As grpc does: who cannot go on with the requests gives the call up.
+            if not is_whole:
+                writer.transport.abort()
+
+
+def retrieved(feeding: asyncio.Task[None]) -> None:
+    """Take note of an error that `Watched` has kept for whoever made the call."""
+    if not feeding.cancelled():
+        feeding.exception()
 
 
 class Single(Generic[R]):
@@ -223,10 +244,10 @@ def start_helper(target: Target) -> tuple[socket.socket, subprocess.Popen[bytes]
     ours, theirs = socket.socketpair()
     with theirs, tempfile.TemporaryFile() as facts:
         # Not as an argument: the key in it is nobody else's to see.
-        facts.write(json.dumps(described(target)).encode())
+        facts.write(json.dumps({**described(target), "path": sys.path}).encode())
         facts.seek(0)
         helper = subprocess.Popen(
-            [sys.executable, "-m", "k8e.client.bridge_helper", str(theirs.fileno())],
+            [sys.executable, "-c", HELPER, str(theirs.fileno())],
             stdin=facts,
             pass_fds=[theirs.fileno()],
             # Ctrl-C is for the program; the helper ends with it.

@@ -1,11 +1,10 @@
-"""The process that calls for a forked child (see `bridge`): started with the number of its socket, ends with it."""
+"""The process that calls for a forked child (see `bridge`): started with the number of its socket, it ends with it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import socket
-import sys
 from collections.abc import AsyncIterator
 
 import grpc
@@ -15,7 +14,7 @@ from k8e.client.bridge import END, MESSAGE, receive, send
 from k8e.client.channels import grpc_channel
 from k8e.client.discovery import Target
 
-__all__ = ["main", "serve"]
+__all__ = ["main", "run", "serve"]
 
 QUEUED = 4
 
@@ -122,6 +121,6 @@ def pem(text: str | None) -> bytes | None:
     return None if text is None else text.encode("latin-1")
 
 
-if __name__ == "__main__":
-    with socket.socket(fileno=int(sys.argv[1])) as own:
-        asyncio.run(main(own, json.load(sys.stdin)))
+def run(number: int, described: dict[str, str | None]) -> None:
+    with socket.socket(fileno=number) as own:
+        asyncio.run(main(own, described))

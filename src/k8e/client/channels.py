@@ -25,8 +25,14 @@ class _Grpc:
     is_broken = False
 
     @classmethod
+    def start(cls) -> None:
+        if not cls.is_started and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=cls.forked)
+        cls.is_started = True
+
+    @classmethod
     def forked(cls) -> None:
-        cls.is_broken = cls.is_broken or cls.is_started
+        cls.is_broken = True
 
 
 _inherited: list[object] = []
@@ -35,10 +41,6 @@ _inherited: list[object] = []
 def keep_for_ever(*things: object) -> None:
     """Hold what a forked child must not free: grpc would wait for threads that only its parent has."""
     _inherited.extend(things)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_Grpc.forked)
 
 
 def open_channel(target: Target) -> aio.Channel:
@@ -52,7 +54,7 @@ def _unidentified(target: Target) -> aio.Channel:
     if _Grpc.is_broken:
         # Its threads did not survive the fork and its locks may be held by them for ever: a fresh process calls for us.
         return cast("aio.Channel", BridgeChannel(target))
-    _Grpc.is_started = True
+    _Grpc.start()
     return grpc_channel(target)
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.client.network import denials
+from k8e.client.requests import Watched
 from k8e.client.resuming import Resuming
 from k8e.client.transport import deadline
 from k8e.client.values import Chunk, ExecResult, Exit
@@ -106,10 +107,11 @@ class ExecCalls(Resuming):
     async def _begun(
         self, request: pb.ExecRequest, stdin: Input | None, timeout: float, exec_id: str
     ) -> AsyncIterator[Chunk | Exit]:
-        call = self._stub.ExecAttach(inputs(request, stdin, exec_id), timeout=deadline(timeout))
-        async for message in self._each(call):
-            if message.WhichOneof("output") != "started":
-                yield output_item(message)
+        given = Watched(inputs(request, stdin, exec_id))
+        with given.telling():
+            async for message in self._each(self._stub.ExecAttach(aiter(given), timeout=deadline(timeout))):
+                if message.WhichOneof("output") != "started":
+                    yield output_item(message)
 
     async def _collected(self, request: pb.ExecRequest, stdin: Input, timeout: float) -> ExecResult:
         kept = {"stdout": bytearray(), "stderr": bytearray()}

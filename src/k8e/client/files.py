@@ -8,6 +8,7 @@ from grpc import aio
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.client.execs import PIECE, raw
+from k8e.client.requests import Watched
 from k8e.client.transport import QUICK_S, Transport
 from k8e.client.values import FileChange, FileInfo
 
@@ -92,8 +93,10 @@ class FileCalls(Transport):
             yield FileChange(message.kind, exact(message.path, message.path_bytes))
 
     async def _written(self, opened: pb.WriteStreamOpen, data: bytes | AsyncIterable[bytes]) -> int:
+        given = Watched(pieces(opened, data))
         try:
-            return (await self._stub.WriteStream(pieces(opened, data))).size
+            with given.telling():
+                return (await self._stub.WriteStream(aiter(given))).size
         except aio.AioRpcError as error:
             raise self._rebuilt(error) from error
 

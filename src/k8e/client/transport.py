@@ -35,6 +35,7 @@ NEVER_SENT = ("failed to connect to all addresses", "Connection refused", "DNS r
 REPEATABLE: tuple[type[Message], ...] = (
     pb.GetSessionRequest,
     pb.ListSessionsRequest,
+    pb.DestroySessionRequest,
     pb.ExtendSessionRequest,
     pb.PollRunRequest,
     pb.ListRunsRequest,

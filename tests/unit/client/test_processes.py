@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,11 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     root = tmp_path_factory.mktemp("server")
     with server_process(root):
         yield discover(environ={"K8E_DATA_DIR": str(root)})
+
+
+async def broken() -> AsyncIterator[bytes]:
+    yield b"something"
+    raise ZeroDivisionError
 
 
 def said_in_child(program: Callable[[], str]) -> str:
@@ -68,6 +73,8 @@ def test_a_forked_child_has_a_session_of_its_own_and_leaves_its_parents(target: 
             stream = client.exec_stream(parents, "echo up; exec sleep 60")
             assert next(stream) == "up\n"
             stream.close()  # type: ignore[attr-defined]  # it is a generator
+            with pytest.raises(ZeroDivisionError):
+                client.exec(parents, "cat", stdin=broken())
             with pytest.raises(NotFound, match="sess-gone"):
                 client.get("sess-gone")
             client.close()
@@ -75,6 +82,13 @@ def test_a_forked_child_has_a_session_of_its_own_and_leaves_its_parents(target: 
 
         assert said_in_child(child) == "child\n"
         assert client.run("cat file").stdout == "parent\n"
+
+
+def test_an_error_in_what_is_sent_comes_back_as_it_is(target: Target) -> None:
+    with SandboxClient(target=target) as client, client.create() as session:
+        with pytest.raises(ZeroDivisionError):
+            session.exec("cat", stdin=broken())
+        assert session.exec("cat", stdin=b"x").stdout == "x"
 
 
 def test_a_child_of_a_process_that_never_called_needs_no_helper(target: Target) -> None:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from k8e import errors as server_errors
+from k8e.client import AsyncSandboxClient
 from k8e.client.errors import Conflict, Exhausted, NotFound, SandboxError, SandboxLost, ServerFailed, Unreachable
 from k8e.client.retries import BUDGET_S, pause_s
+from k8e.doors.service.call import Call
+from tests.support.door import open_door
 
 
 def decided(
@@ -58,3 +66,42 @@ def test_pauses_grow_and_end() -> None:
     assert pauses[0] < 0.1
     assert pauses[-1] <= 1.0
     assert decided(unreachable(was_sent=False), waited_s=BUDGET_S) is None
+
+
+@pytest.fixture
+def refused() -> list[str]:
+    return []
+
+
+@pytest.mark.anyio
+async def test_a_call_that_comes_too_fast_is_made_again_and_happens_once(data_dir: Path, refused: list[str]) -> None:
+    @contextlib.contextmanager
+    def busy(name: str, call: Call, request: object) -> Iterator[None]:
+        if name == "Exec" and len(refused) < 3:
+            refused.append(name)
+            raise server_errors.Exhausted("too fast", retry_after_s=0.01)
+        yield
+
+    async with (
+        open_door(data_dir, steps=[busy]) as door,
+        AsyncSandboxClient(target=door.target) as client,
+        await client.create() as session,
+    ):
+        await session.exec("echo once >> count")
+        assert await session.files.read("count") == "once\n"
+    assert refused == ["Exec"] * 3
+
+
+@pytest.mark.anyio
+async def test_a_limit_without_a_time_is_told_at_once(data_dir: Path, refused: list[str]) -> None:
+    @contextlib.contextmanager
+    def full(name: str, call: Call, request: object) -> Iterator[None]:
+        if name == "CreateSession":
+            refused.append(name)
+            raise server_errors.Exhausted("too many sessions: destroy one")
+        yield
+
+    async with open_door(data_dir, steps=[full]) as door, AsyncSandboxClient(target=door.target) as client:
+        with pytest.raises(Exhausted, match="destroy one"):
+            await client.create_session()
+    assert refused == ["CreateSession"]

@@ -102,6 +102,18 @@ def test_progress_that_fails_ends_the_transfer_and_leaves_no_half_file(session: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_progress_that_fails_ends_an_upload_with_its_own_error(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(LARGE)
+
+    def fail(path: str, done: int, total: int) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        session.files.upload(tmp_path / "f", "f", progress=fail)
+    with pytest.raises(NotFound):
+        session.files.stat("f")
+
+
 class HostileClient(AsyncSandboxClient):
     """Answers as a sandbox would that has taken over everything on its side."""
 
