@@ -7,8 +7,8 @@ reads all of that. A transport raises the errors of `k8e.client.errors` and noth
 from __future__ import annotations
 
 import binascii
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from k8e.client.errors import SandboxError, ServerFailed, rebuilt
 
@@ -35,6 +35,8 @@ MARGIN_S = 15.0
 
 Request = Mapping[str, object]
 
+T = TypeVar("T")
+
 
 class Answer:
     """One message from the server; a field that it left out has its default."""
@@ -51,16 +53,16 @@ class Answer:
         return str(self._fields.get(name, ""))
 
     def number(self, name: str) -> int:
-        return int(str(self._fields.get(name, 0)))
+        return self._read(name, int, 0)
 
     def decimal(self, name: str) -> float:
-        return float(str(self._fields.get(name, 0.0)))
+        return self._read(name, float, 0.0)
 
     def flag(self, name: str) -> bool:
         return self._fields.get(name, False) is True
 
     def data(self, name: str) -> bytes:
-        return binascii.a2b_base64(self.text(name))
+        return self._read(name, binascii.a2b_base64, b"")
 
     def texts(self, name: str) -> list[str]:
         return [str(each) for each in self._list(name)]
@@ -75,6 +77,14 @@ class Answer:
     def pairs(self, name: str) -> dict[str, str]:
         found = self._fields.get(name)
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+    def _read(self, name: str, kind: Callable[[str], T], default: T) -> T:
+        if name not in self._fields:
+            return default
+        try:
+            return kind(str(self._fields[name]))
+        except ValueError as error:
+            raise ServerFailed(f"the server's answer has something else than expected in {name}") from error
 
     def _list(self, name: str) -> list[object]:
         found = self._fields.get(name)
@@ -128,4 +138,5 @@ def exact(answer: Answer, name: str) -> str:
 
 def refusal(code: str, word: str, text: str, retry_after_s: str) -> SandboxError:
     """The error that the server's words stand for."""
-    return rebuilt(code.upper(), word, text, float(retry_after_s) if retry_after_s else None)
+    later = Answer({"s": retry_after_s}).decimal("s") if retry_after_s else None
+    return rebuilt(code.upper(), word, text, later)

@@ -104,11 +104,11 @@ class Exchange:
     def _body(self) -> Iterator[bytes]:
         if self._answer.get("transfer-encoding", "").lower() == "chunked":
             yield from self._chunks()
-        elif length := int(self._answer.get("content-length", "0")):
+        elif length := _size(self._answer.get("content-length", "0"), 10):
             yield self._exactly(length)
 
     def _chunks(self) -> Iterator[bytes]:
-        while size := int(self._line().partition(b";")[0], 16):
+        while size := _size(self._line().partition(b";")[0].decode("latin-1"), 16):
             yield self._exactly(size)
             self._line()
         self._line()
@@ -118,3 +118,13 @@ class Exchange:
         if len(data) < size:
             raise LostConnectionError("the connection was closed")
         return data
+
+
+def _size(text: str, base: int) -> int:
+    try:
+        size = int(text, base)
+    except ValueError as error:
+        raise LostConnectionError(f"{text[:20]!r} is announced as a size") from error
+    if not 0 <= size <= ENVELOPE_BYTES:
+        raise LostConnectionError(f"{size} bytes are announced")
+    return size
