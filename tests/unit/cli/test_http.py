@@ -46,6 +46,10 @@ def saying(directory: Path, answer: bytes, *, linger: bool = False) -> Iterator[
         thread.join()
 
 
+def asked(calls: UnixCalls, way: str) -> Answer:
+    return calls.unary("X", {}) if way == "unary" else only(calls.stream("X", [{}]))
+
+
 def test_an_answer_may_have_a_length_or_come_in_chunks(tmp_path: Path) -> None:
     with saying(tmp_path, OK + b'content-length: 9\r\n\r\n{"a":"b"}') as calls:
         assert calls.unary("X", {}).text("a") == "b"
@@ -122,10 +126,8 @@ def test_an_answer_that_does_not_come_is_told_after_the_deadline(
 )
 @pytest.mark.parametrize("way", ["unary", "stream"])
 def test_nonsense_is_one_of_our_errors(tmp_path: Path, answer: bytes, way: str) -> None:
-    with saying(tmp_path, answer) as calls:
-        call = (lambda: calls.unary("X", {})) if way == "unary" else (lambda: only(calls.stream("X", [{}])))
-        with pytest.raises(SandboxError):
-            call()
+    with saying(tmp_path, answer) as calls, pytest.raises(SandboxError):
+        asked(calls, way)
 
 
 @settings(max_examples=300, deadline=None)
