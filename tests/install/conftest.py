@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["Dist", "dist"]
+__all__ = ["ROOT", "Dist", "dist"]
 
 ROOT = Path(__file__).resolve().parents[2]
 

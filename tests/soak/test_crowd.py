@@ -212,10 +212,11 @@ class Trial:
 
     def figures(self, seconds: float) -> str:
         book = self.crowd.book
+        away = ", ".join(f"{end - begun - _GRACE_S:.1f} s" for begun, end in self.gaps)
         curves = "\n".join(f"  server {number}: {life.curve()}" for number, life in enumerate(self.lives, 1))
         return (
             f"{self.size.clients} clients, {book.calls} calls in {seconds:.0f} s ({book.calls / seconds:.0f}/s), "
-            f"{self.crowd.killed} client processes and {len(self.gaps)} servers killed\n"
+            f"{self.crowd.killed} client processes and {len(self.gaps)} servers killed (back after {away})\n"
             f"  outcomes: {dict(book.outcomes)}; calls: {dict(book.kinds)}; slowest {book.slowest_s:.1f} s\n"
             f"  background runs checked: {book.checked} by their clients, {self.checked} by others; lost: 0\n{curves}"
         )
