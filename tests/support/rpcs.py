@@ -17,7 +17,7 @@ from grpc import aio
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.service import SERVICE
 
-__all__ = ["METHODS", "Answer", "Belongings", "Caller", "belongings", "requests"]
+__all__ = ["METHODS", "SECRET", "Answer", "Belongings", "Caller", "belongings", "requests"]
 
 METHODS = {method.name: method for method in SERVICE.methods}
 PATIENCE_S = 60.0
@@ -43,12 +43,14 @@ class Caller:
     key: str = ""
     owner: str = ""
 
-    async def send(self, name: str, *payloads: Message | bytes, enough: int = 1) -> Answer:
-        """The first `enough` answers of one call, or its end."""
+    async def send(
+        self, name: str, *payloads: Message | bytes, enough: int = 1, goes_on_after_s: float = PATIENCE_S
+    ) -> Answer:
+        """The first `enough` answers of one call, or its end; a stream that is silent for so long goes on."""
         method, got = METHODS[name], list[Any]()
         call = self._begin(name, [each if isinstance(each, bytes) else each.SerializeToString() for each in payloads])
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(goes_on_after_s if method.server_streaming else PATIENCE_S):
                 if method.server_streaming:
                     async for data in call:
                         got.append(data)
@@ -60,6 +62,8 @@ class Caller:
         except aio.AioRpcError as error:
             told = {str(key): str(value) for key, value in error.trailing_metadata() or ()}
             return self._answer(name, error.code().name, error.details() or "", got, told)
+        except TimeoutError:
+            return self._answer(name, "OPEN", "", got, {})
         finally:
             call.cancel()
         return self._answer(name, "OK", "", got, trailing)
@@ -105,7 +109,7 @@ async def belongings(caller: Caller, *, runtime: str = "") -> Belongings:
     created = await ask("CreateSession", pb.CreateSessionRequest(tenant_id="projekt", runtime_class=runtime))
     sid = created.session_id
     await ask("WriteFile", pb.WriteFileRequest(session_id=sid, path="/workspace/mine", content="mine"))
-    await ask("SetSecret", pb.SetSecretRequest(name=SECRET, key="value", value=b"s3cret"))
+    await ask("SetSecret", pb.SetSecretRequest(name=SECRET, key="value", value=b"s3cret-value"))
     run = await ask("Exec", pb.ExecRequest(session_id=sid, command="echo hi; sleep 600", background=True))
     argv = ["/bin/sh", "-c", "echo hi; exec cat"]
     terminal = await ask("CreateTerminal", pb.CreateTerminalRequest(session_id=sid, argv=argv))

@@ -391,7 +391,7 @@ def _remove(args: Dict[str, Any]) -> None:
     recursive = fields.flag(args, "recursive")
     with place_of(args, follow=False) as place:
         if place.name == b"." or os.path.normpath(place.path) == b"/":
-            raise Refusal("invalid", "the top directory cannot be removed")
+            raise Refusal("invalid", "path: the top directory cannot be removed")
         is_directory = stat.S_ISDIR(place.stat(follow=False).st_mode)
         try:
             if is_directory and recursive:

@@ -148,7 +148,8 @@ async def ask(session: Session, op: str, args: Mapping[str, object], *, kind: st
 def _result(captures: Mapping[int, Capture], outcome: Outcome, denied: tuple[Denial, ...]) -> ExecResult:
     stderr = captures[STDERR].value()
     if outcome.reason is not Reason.NONE and outcome.detail and not stderr:
-        stderr = f"k8e: {outcome.detail}\n".encode()
+        # A path in it may be any bytes.
+        stderr = f"k8e: {outcome.detail}\n".encode("utf-8", "surrogateescape")
     return ExecResult(
         stdout=captures[STDOUT].value(),
         stderr=stderr,

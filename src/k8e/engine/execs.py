@@ -121,7 +121,7 @@ class ExecStream:
             self._stream = await (await self._box.link()).open("exec", args)
         except ValueError as error:
             raise InvalidSpec(
-                "the command with its environment is larger than 1 MiB: write it to a file first"
+                "with its environment it is larger than 1 MiB: write it to a file first", field="command"
             ) from error
 
     async def attach(self, offsets: Mapping[int, int]) -> None:

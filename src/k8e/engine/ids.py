@@ -30,5 +30,7 @@ def check_client_id(text: str, *, field: str = "session_id") -> str:
 def check_tenant(text: str) -> str:
     """A tenant label, or InvalidSpec."""
     if not _TENANT.fullmatch(text):
-        raise InvalidSpec("use 1-63 letters, digits, '.', '_' or '-', starting with a letter or digit", field="tenant")
+        raise InvalidSpec(
+            "use 1-63 letters, digits, '.', '_' or '-', starting with a letter or digit", field="tenant_id"
+        )
     return text

@@ -54,24 +54,27 @@ def changed(
     if spec.network is EgressMode.NONE:
         raise Conflict("this session has no network; create one with network=list")
     if not add and not remove:
-        return dataclasses.replace(spec, allowed_hosts=_normal(hosts))
-    gone = _normal(remove)
+        return dataclasses.replace(spec, allowed_hosts=_normal(hosts, "hosts"))
+    gone = _normal(remove, "remove")
     for entry in gone:
         if entry not in spec.allowed_hosts:
-            raise InvalidSpec(f"{entry} is not on the list: {', '.join(spec.allowed_hosts) or 'empty'}", field=_FIELD)
+            raise InvalidSpec(f"{entry} is not on the list: {', '.join(spec.allowed_hosts) or 'empty'}", field="remove")
     kept = [entry for entry in spec.allowed_hosts if entry not in gone]
-    return dataclasses.replace(spec, allowed_hosts=_normal([*kept, *add]))
+    return dataclasses.replace(spec, allowed_hosts=_normal([*kept, *add], "add"))
 
 
 def _policy(mode: EgressMode, rules: tuple[HostRule | NetRule, ...], limits: Limits) -> EgressPolicy:
     return EgressPolicy(mode=mode, rules=rules, connections=limits.connections, bytes_per_s=limits.network_bytes_per_s)
 
 
-def _normal(written: Iterable[str]) -> tuple[str, ...]:
-    """Each entry once, as we write it."""
-    found = tuple(dict.fromkeys(entries.text(_parsed(entry)) for entry in written))
+def _normal(written: Iterable[str], field: str = _FIELD) -> tuple[str, ...]:
+    """Each entry once, as we write it. Raises: InvalidSpec, naming the request's own field."""
+    try:
+        found = tuple(dict.fromkeys(entries.text(_parsed(entry)) for entry in written))
+    except InvalidSpec as error:
+        raise InvalidSpec(str(error).removeprefix(f"{error.field}: "), field=field) from error
     if len(found) > _LONGEST:
-        raise InvalidSpec(f"more than {_LONGEST} entries", field=_FIELD)
+        raise InvalidSpec(f"more than {_LONGEST} entries", field=field)
     return found
 
 

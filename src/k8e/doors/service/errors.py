@@ -12,6 +12,8 @@ __all__ = ["ERROR_KEY", "RETRY_KEY", "TABLE", "Answer", "answer_for", "single"]
 
 ERROR_KEY = "k8e-error"
 RETRY_KEY = "k8e-retry-after-s"
+TEXT_CHARS = 1000
+"""In the worst case 12 kB on the way, of the 16 that clients take."""
 
 # FAILED_PRECONDITION and UNAVAILABLE make clients throw their session away and create another, so only a session
 # that is really lost may answer with one of them.
@@ -49,5 +51,6 @@ def single(error: BaseException) -> BaseException:
 
 
 def printable(text: str) -> str:
-    """Status text must be UTF-8; names with other bytes are shown, not sent."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    """Status text must be UTF-8, and fit where it travels; names with other bytes are shown, not sent."""
+    shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return shown if len(shown) <= TEXT_CHARS else f"{shown[:TEXT_CHARS]}…"

@@ -135,6 +135,8 @@ async def write_chunk(call: Call, text: str) -> None:
 
 def command(request: pb.ExecRequest, *, stdin: bool = False) -> Command:
     """The command that a request describes in one of three ways."""
+    # Where it names no interpreter it is only a word that is sent back.
+    fields.word(request.language, "language", required=False)
     return Command(
         what=what(request),
         cwd=fields.path(request.workdir, request.workdir_bytes, "workdir", default="/workspace"),
@@ -186,7 +188,10 @@ def timeout(request: pb.ExecRequest) -> float | None:
 
 
 def offsets(request: pb.AttachExecRequest | pb.AttachRunRequest) -> Mapping[int, int]:
-    return {1: request.stdout_offset, 2: request.stderr_offset}
+    return {
+        1: fields.offset(request.stdout_offset, "stdout_offset"),
+        2: fields.offset(request.stderr_offset, "stderr_offset"),
+    }
 
 
 def answer(result: ExecResult, request: pb.ExecRequest) -> pb.ExecResponse:

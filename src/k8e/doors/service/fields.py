@@ -44,6 +44,9 @@ PATH_BYTES = 4096
 WORD_CHARS = 256
 HOSTS = 256
 HOST_BYTES = 1024
+SECONDS_MAX = 100 * 365 * 24 * 3600.0
+"""A hundred years: whoever wants more wants no limit."""
+OFFSET_MAX = 1 << 62
 
 ALIASES = {
     "": Language.BASH,
@@ -166,6 +169,8 @@ def seconds(value: float, field: str) -> float:
     """A finite number of seconds, 0 or more."""
     if not math.isfinite(value) or value < 0:
         raise InvalidSpec("must be 0 or more seconds", field=field)
+    if value > SECONDS_MAX:
+        raise InvalidSpec(f"is more than {SECONDS_MAX:.0f} seconds; 0 means no limit", field=field)
     return value
 
 
@@ -178,6 +183,8 @@ def positive(value: float, field: str) -> float:
 def offset(value: int, field: str = "offset") -> int:
     if value < 0:
         raise InvalidSpec("must be 0 or more", field=field)
+    if value > OFFSET_MAX:
+        raise InvalidSpec("is larger than any file or stream", field=field)
     return value
 
 

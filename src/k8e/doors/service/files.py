@@ -61,8 +61,8 @@ class FileRpcs:
             call.owner,
             fields.session_id(request.session_id),
             fields.path(request.path, request.path_bytes),
-            offset=request.offset,
-            length=request.length if request.HasField("length") else None,
+            offset=fields.offset(request.offset),
+            length=fields.offset(request.length, "length") if request.HasField("length") else None,
         )
         async for chunk in chunks:
             await call.write(pb.ReadStreamResponse(data=chunk))

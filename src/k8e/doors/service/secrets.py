@@ -33,8 +33,8 @@ class SecretRpcs:
         return pb.ListSecretsResponse(secrets=listed)
 
     async def DeleteSecret(self, call: Call, request: pb.DeleteSecretRequest) -> pb.DeleteSecretResponse:
-        name = fields.word(request.name, "name")
-        return pb.DeleteSecretResponse(ok=await self._engine.delete_secret(call.owner, name, request.key))
+        name, key = fields.word(request.name, "name"), fields.word(request.key, "key", required=False)
+        return pb.DeleteSecretResponse(ok=await self._engine.delete_secret(call.owner, name, key))
 
 
 def secret_refs(asked: Iterable[pb.SecretRef]) -> tuple[SecretRef, ...]:

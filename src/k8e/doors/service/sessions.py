@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine, SessionView
 from k8e.doors.service import fields, secrets
 from k8e.doors.service.call import Call
-from k8e.errors import Denied, NotFound
+from k8e.errors import Denied, InvalidSpec, NotFound
 from k8e.identity.callers import Role
 from k8e.model import Limits, SessionSpec, Usage
 
@@ -24,6 +24,19 @@ TRANSCRIPT_LIMIT = 64 * 1024
 TRANSCRIPT_MAX = 1024 * 1024
 
 NEVER_WHEN_ZERO = {"ttl_s", "idle_timeout_s"}
+TERA = 1 << 40
+MOST: Mapping[str, float] = {
+    "cpus": 4096,
+    "memory_bytes": 8 * TERA,
+    "processes": 1 << 22,  # the kernel counts no further
+    "disk_bytes": 8 * TERA,
+    "output_bytes": TERA,
+    "run_output_bytes": TERA,
+    "command_timeout_s": fields.SECONDS_MAX,
+    "connections": 1 << 20,
+    "network_bytes_per_s": TERA,
+}
+"""More than any machine has: whoever asks for it has made a mistake, and the kernel would say so less clearly."""
 WHOLE = {
     "memory_bytes", "processes", "disk_bytes", "output_bytes", "run_output_bytes", "connections", "network_bytes_per_s",
 }  # fmt: skip
@@ -73,6 +86,9 @@ class SessionRpcs:
 
     async def RunSubAgent(self, call: Call, request: pb.RunSubAgentRequest) -> pb.RunSubAgentResponse:
         parent = fields.session_id(request.parent_session_id, "parent_session_id")
+        # Other servers take these two; here a child is like its parent.
+        fields.clean(request.agent_type, "agent_type", limit=fields.WORD_CHARS)
+        fields.clean(request.workspace_path, "workspace_path", limit=fields.PATH_BYTES)
         view = await self._engine.run_subagent(call.owner, parent)
         return pb.RunSubAgentResponse(session_id=view.session_id)
 
@@ -136,6 +152,9 @@ def limits_over(asked: pb.SessionLimits, defaults: Limits) -> Limits:
     checks: dict[str, Callable[[float, str], float]] = dict.fromkeys(NEVER_WHEN_ZERO, fields.seconds)
     checks["network_bytes_per_s"] = lambda value, name: fields.offset(int(value), name)
     checked = {name: checks.get(name, fields.positive)(value, f"limits.{name}") for name, value in given.items()}
+    for name, most in MOST.items():
+        if checked.get(name, 0) > most:
+            raise InvalidSpec(f"is more than {most:.0f}", field=f"limits.{name}")
     whole = {name: int(value) for name, value in checked.items() if name in WHOLE}
     return dataclasses.replace(defaults, **(checked | whole))  # type: ignore[arg-type]  # names come from the proto
 
