@@ -19,6 +19,8 @@ __all__ = ["processes"]
 
 _SOCKET = 6.0
 _TLS = 12.0
+_PAUSE_S = 0.15
+"""Between two measurements, so that neither pays for what the server prepares after the one before."""
 _COMMAND = Path(sys.executable).parent / "k8e"
 
 
@@ -37,7 +39,7 @@ def processes(lab: Lab) -> Iterator[Row]:
             "runsc": runsc,
             "runc": runc,
         }
-        seen = interleaved(probes, n=lab.n)
+        seen = interleaved(probes, n=lab.n, pause_s=_PAUSE_S)
     beside = "bare python3 -c pass"
     yield ratio("k8e sandbox run true, socket", seen["socket"], seen["python"], beside=beside, bound=_SOCKET)
     yield ratio("k8e sandbox run true, gRPC/TLS", seen["tls"], seen["python"], beside=beside, bound=_TLS)
