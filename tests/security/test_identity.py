@@ -6,7 +6,6 @@ certificates that are revoked, expired, foreign or self-made; the header that on
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import datetime
 from collections.abc import AsyncIterator
@@ -24,19 +23,12 @@ from k8e.client.discovery import Target
 from k8e.identity import Authority, Role
 from tests.support.door import OpenDoor, open_door
 from tests.support.requests import PrivateKey, key_pem, request_pem
-from tests.support.rpcs import METHODS, Answer, Belongings, Caller, belongings, requests
+from tests.support.rpcs import METHODS, Belongings, Caller, belongings, requests
+from tests.support.walks import FOR_APPROVERS, walk_as_owner, walk_as_stranger
 
 pytestmark = pytest.mark.anyio
 
-FOR_ADMINISTRATORS = {"StopServer", "CreateApiKey", "ListApiKeys", "DeleteApiKey"}
-FOR_APPROVERS = {"ListApprovals", "ApproveAction", "WhoAmI", "ServerStatus", "Login"}
-UNSERVED = {
-    "PauseSession", "ResumeSession", "SnapshotPut", "SnapshotGet", "SnapshotList", "ExposeService", "UnexposeService",
-    "ListExposed",
-}  # fmt: skip
-LISTS = {"ListSessions", "ListWorkspaces", "ListSecrets", "ListApprovals"}
-OF_ONES_OWN = {"CreateSession", "SetSecret", "WhoAmI", "Login", "ServerStatus"}
-NOT_IN_THE_FAKE = {"AttachExec", "DeleteWorkspace"}
+NOT_IN_THE_FAKE = frozenset({"AttachExec", "DeleteWorkspace"})
 """The fake engine keeps neither; the same walk over the real server has them."""
 
 
@@ -51,68 +43,6 @@ async def as_key(door: OpenDoor, name: str, *, role: Role = Role.USER, owner: st
     _, text = door.keys.create(name, role=role, owner=owner)
     async with open_channel(door.target) as channel:
         yield Caller(channel, text)
-
-
-def expected(name: str) -> set[str]:
-    """What a stranger may be answered."""
-    if name in UNSERVED:
-        return {"UNIMPLEMENTED"}
-    if name in FOR_ADMINISTRATORS:
-        return {"PERMISSION_DENIED"}
-    if name in LISTS or name in OF_ONES_OWN or name == "DeleteSecret":
-        return {"OK"}
-    return {"NOT_FOUND"}
-
-
-async def walk_as_stranger(stranger: Caller, theirs: Belongings) -> None:
-    csr = request_pem(ec.generate_private_key(ec.SECP256R1()))
-    for name, payloads in requests(theirs, csr=csr).items():
-        answer = await stranger.send(name, *payloads)
-        assert answer.code in expected(name), (name, answer)
-        if name in LISTS | {"DeleteSecret"}:
-            assert is_empty(name, answer, theirs), (name, answer)
-
-
-def is_empty(name: str, answer: Answer, theirs: Belongings) -> bool:
-    """Nothing of another owner in a list; of what this walk made itself there may be one."""
-    (message,) = answer.messages
-    match name:
-        case "ListSessions":
-            return all(each.session_id != theirs.session_id for each in message.sessions)
-        case "ListSecrets":
-            return [each.name for each in message.secrets] in ([], ["other"])
-        case "ListWorkspaces":
-            return len(message.workspaces) <= 1
-        case "ListApprovals":
-            return len(message.approvals) == 0
-        case _:
-            return not message.ok
-
-
-async def walk_as_owner(owner: Caller, approver: Caller, mine: Belongings, *, skipped: set[str]) -> None:
-    """The control: the same requests are answered when they come from whom the things belong to."""
-    csr = request_pem(ec.generate_private_key(ec.SECP256R1()))
-    for name, payloads in requests(mine, csr=csr).items():
-        if name in skipped | UNSERVED | FOR_ADMINISTRATORS | {"CreateSession"}:
-            continue
-        caller = approver if name == "ApproveAction" else owner
-        if name == "WatchFiles":
-            answer = await watched(owner, mine)
-        else:
-            answer = await caller.send(name, *payloads, enough=1000 if name == "ExecAttach" else 1)
-        assert answer.code in {"OK", "OPEN"}, (name, answer)
-
-
-async def watched(owner: Caller, mine: Belongings) -> Answer:
-    """A watch tells of something only when something happens."""
-    async with asyncio.TaskGroup() as group:
-        watching = group.create_task(owner.send("WatchFiles", pb.WatchFilesRequest(session_id=mine.session_id)))
-        number = 0
-        while not watching.done():
-            number += 1
-            path = f"/workspace/news-{number}"
-            await owner.send("WriteFile", pb.WriteFileRequest(session_id=mine.session_id, path=path))
-        return await watching
 
 
 async def test_a_foreign_key_finds_nothing_through_any_rpc(door: OpenDoor) -> None:
