@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from k8e.cli.grammar import SANDBOX, TOP, full_parser, sandbox_parser
+from k8e.cli.grammar import full_parser, sandbox_parser
 from k8e.cli.output import print_json
 
 __all__ = ["Node", "show", "tree"]
@@ -25,8 +25,7 @@ class Node(NamedTuple):
 
 def tree(prog: str = "k8e") -> Node:
     """Every command with its flags."""
-    words = [*SANDBOX, *TOP, "sandbox"]
-    parser = full_parser(words) if prog == "k8e" else sandbox_parser(prog, words)
+    parser = full_parser(None) if prog == "k8e" else sandbox_parser(prog, None)
     return node(parser, prog, parser.description or "")
 
 

@@ -48,16 +48,17 @@ class Parser(argparse.ArgumentParser):
 Fill = Callable[[Parser], None]
 
 
-def full_parser(words: Sequence[str]) -> Parser:
-    """`k8e …`"""
+def full_parser(words: Sequence[str] | None) -> Parser:
+    """`k8e …`; without words the whole tree with every flag."""
     parser = Parser(prog="k8e", description=examples.TOP)
     parser.add_argument("--version", action="version", version=f"k8e {__version__}")
-    sandbox = {"sandbox": (examples.SANDBOX_IN_SHORT, lambda group: fill_sandbox(group, words))}
+    below = words[words.index("sandbox") + 1 :] if words and "sandbox" in words else words
+    sandbox = {"sandbox": (examples.SANDBOX_IN_SHORT, lambda group: fill_sandbox(group, below))}
     add_commands(parser, {**sandbox, **TOP}, words)
     return parser
 
 
-def sandbox_parser(prog: str, words: Sequence[str]) -> Parser:
+def sandbox_parser(prog: str, words: Sequence[str] | None) -> Parser:
     """`k8e-sandbox …`"""
     parser = Parser(prog=prog, description=examples.SANDBOX_IN_SHORT, epilog=examples.SANDBOX)
     parser.add_argument("--version", action="version", version=f"{prog} {__version__}")
@@ -65,7 +66,7 @@ def sandbox_parser(prog: str, words: Sequence[str]) -> Parser:
     return parser
 
 
-def fill_sandbox(parser: Parser, words: Sequence[str]) -> None:
+def fill_sandbox(parser: Parser, words: Sequence[str] | None) -> None:
     parser.is_json = True
     add_connection(parser)
     for command in add_commands(parser, SANDBOX, words):
@@ -94,17 +95,33 @@ def add_output(parser: Parser, *, default: str = "json") -> None:
     parser.add_argument("--output", choices=["json", "table"], default=default, help=texts[default])
 
 
-def add_commands(parser: Parser, table: Mapping[str, tuple[str, Fill]], words: Sequence[str]) -> list[Parser]:
-    """One parser per command; only those that were typed get their flags."""
+def add_commands(parser: Parser, table: Mapping[str, tuple[str, Fill]], words: Sequence[str] | None) -> list[Parser]:
+    """Only the command that was typed; all by name when none was, or all with their flags for the whole tree."""
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=Parser)
-    typed: list[Parser] = []
+    chosen = "" if words is None else first_word(words)
+    filled: list[Parser] = []
     for name, (text, fill) in table.items():
+        # A parser costs a tenth of a millisecond, and there are dozens.
+        if chosen in table and name != chosen:
+            continue
         command = commands.add_parser(name, help=text, description=text, is_json=parser.is_json)
-        if name in words:
+        if name == chosen or words is None:
             command.epilog = examples.BY_COMMAND[name]
             fill(command)
-            typed.append(command)
-    return typed
+            filled.append(command)
+    return filled
+
+
+def first_word(words: Sequence[str]) -> str:
+    """What stands where a command does, behind flags and their values; nothing where help is asked for first."""
+    flag = ""
+    for word in words:
+        if flag not in CONNECTION and not word.startswith("-"):
+            return word
+        if word in {"-h", "--help"}:
+            return ""
+        flag = "" if flag in CONNECTION else word
+    return ""
 
 
 def fill_server(server: Parser) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from k8e.cli.grammar import SANDBOX, TOP, full_parser
+from k8e.cli.grammar import SANDBOX, TOP, first_word, full_parser
 from k8e.cli.main import loaded, main
 from k8e.cli.mistakes import worded
 
@@ -99,6 +99,31 @@ def test_outside_of_sandbox_a_mistake_is_told_to_a_person(words: list[str], caps
 
 def test_a_choice_that_is_near_nothing_lists_them_all() -> None:
     assert worded("argument x: invalid choice: 'q' (choose from 'w', 'a')") == "'q' is not one of w, a"
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        (["run", "list"], "run"),
+        (["--endpoint", "list", "run"], "run"),
+        (["--endpoint=list", "run"], "run"),
+        (["--help", "run"], ""),
+        (["--unknown", "run"], "run"),
+        ([], ""),
+    ],
+)
+def test_the_command_is_the_first_word_that_is_no_flag_nor_its_value(words: list[str], first: str) -> None:
+    assert first_word(words) == first
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--help", "sandbox"], ["sandbox", "--help"], ["sandbox", "--help", "run"]]
+)
+def test_help_of_a_group_lists_every_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(words, prog="k8e")
+    shown = capsys.readouterr().out
+    assert all(f"    {name}" in shown for name in (SANDBOX if words[0] == "sandbox" else TOP))
 
 
 def test_the_endpoint_may_stand_before_or_after_the_command() -> None:
