@@ -7,7 +7,7 @@ import contextlib
 import os
 import posixpath
 import stat
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -199,17 +199,19 @@ def local_tree(root: Path) -> Iterator[LocalEntry]:
                 yield entry
 
 
-async def local_pieces(path: Path) -> AsyncIterator[bytes]:
+async def local_pieces(path: Path) -> AsyncGenerator[bytes, None]:
     file = await asyncio.to_thread(path.open, "rb")
     with file:
         while piece := await asyncio.to_thread(file.read, PIECE):
             yield piece
 
 
-async def counted(pieces: AsyncIterator[bytes], path: str, tally: Tally) -> AsyncIterator[bytes]:
-    async for piece in pieces:
-        yield piece
-        tally.add(path, len(piece))
+async def counted(pieces: AsyncGenerator[bytes, None], path: str, tally: Tally) -> AsyncIterator[bytes]:
+    # A progress that fails leaves the file behind us open: it is closed here and not whenever it is forgotten.
+    async with contextlib.aclosing(pieces):
+        async for piece in pieces:
+            yield piece
+            tally.add(path, len(piece))
 
 
 def joined(remote: str, relative: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -67,19 +68,33 @@ def guarded(edge: Edge, method: MethodDescriptor, lobby: Lobby) -> Handler:
     """The edge of the door: identity before, the error table after."""
     kind, name = GetMessageClass(method.input_type), method.name
 
-    async def each(pieces: AsyncIterator[bytes]) -> AsyncIterator[Message]:
+    async def each(pieces: AsyncIterator[bytes], context: Context) -> AsyncIterator[Message]:
         async for piece in pieces:
             yield parsed(kind, piece)
+        if not method.server_streaming:
+            await check_alive(context)
 
     async def handle(data: Any, context: Context) -> Any:
         try:
             admitted = edge.admit(name, presented(context, lobby))
-            request = each(data) if method.client_streaming else parsed(kind, data)
+            request = each(data, context) if method.client_streaming else parsed(kind, data)
             return await edge.answer(name, GrpcCall(admitted.caller, admitted.owner, context), request)
         except K8eError as error:
             await refuse(context, error)
 
     return handle
+
+
+async def check_alive(context: Context) -> None:
+    """Raises: CancelledError when the caller went away in the middle.
+
+    To a handler that looks like a caller who has said everything, and what was cut off must not be taken for the whole.
+    Only a call that is still there takes its headers.
+    """
+    try:
+        await context.send_initial_metadata(())
+    except aio.InternalError as error:
+        raise asyncio.CancelledError from error
 
 
 def presented(context: Context, lobby: Lobby) -> Presented:
