@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import fcntl
 import functools
 import json
 import logging
 import os
+import resource
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ from k8e import __version__
 from k8e.agent import hook, libc
 from k8e.audit import Journal
 from k8e.doors import connect
-from k8e.doors.grpc import Address, Door, serve
+from k8e.doors.grpc import Address, Door, FrontSettings, serve
 from k8e.doors.service import Edge, IdentityRpcs, ServerFacts, Service
 from k8e.doors.service.auditing import Auditing
 from k8e.doors.service.errors import single
@@ -34,16 +34,8 @@ from k8e.egress.defaults import CA_BUNDLE_AT, Registries
 from k8e.egress.defaults import read as read_registries
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EgressSettings, EngineSettings, PoolSettings, Quotas
-from k8e.errors import Conflict, HostUnsupported, K8eError
-from k8e.identity import (
-    Authority,
-    Office,
-    ServerCertificate,
-    SocketTable,
-    ensure_server_certificate,
-    host_names,
-)
-from k8e.identity.announcing import announce
+from k8e.errors import Conflict, HostUnsupported
+from k8e.identity import Office, SocketTable
 from k8e.identity.sealing import FileSealer
 from k8e.model import Limits, Runtime, SessionSpec
 from k8e.policy import entries
@@ -56,6 +48,7 @@ from k8e.substrate.local.substrate import LocalSubstrate
 from k8e.telemetry import page as telemetry_page
 from k8e.telemetry.metrics import Metrics
 from k8e.telemetry.several import Several
+from k8e.trust import announce_authority, renew, server_certificate
 
 if TYPE_CHECKING:
     from k8e.telemetry.traces import Tracing
@@ -64,10 +57,8 @@ __all__ = ["egress_settings", "local_settings", "locked", "main", "make_director
 
 log = logging.getLogger(__name__)
 
-SYSTEM_DATA_DIR = Path("/var/lib/k8e")
-SYSTEM_CONFIG = Path("/etc/k8e/k8e.yaml")
-RENEW_EVERY_S = 3600.0
-"""How often the server's certificate is looked at; it is made anew a month before it ends."""
+DESCRIPTORS_EACH = 8
+"""Of those that we may open, a connection of the gRPC door takes two; the rest is for sandboxes."""
 STOP_BOUND_S = 60
 """Sessions live on without us, so a stop that takes longer is simply cut off."""
 
@@ -75,6 +66,8 @@ STOP_BOUND_S = 60
 def run(settings: ServerSettings, *, environ: Mapping[str, str], report: Reporter) -> None:
     """Serve until told to stop. Raises: Conflict when another server has the directory, HostUnsupported."""
     make_directories(settings.data_dir)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with locked(settings.data_dir / "server" / "lock"):
         with ThreadPoolExecutor(max_workers=1) as asking:
             registries = asking.submit(read_registries, environ)
@@ -125,8 +118,8 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
                 doors["connect"] = socket
                 if page:
                     doors["metrics"] = page
-                renewing = group.create_task(renew(settings, door), name="server certificate")
-                announce_authority(settings, office.authority, door.bound[0])
+                renewing = group.create_task(renew(settings, door.renew), name="server certificate")
+                announce_authority(settings, office.authority, str(door.bound[0]))
                 with published(settings.data_dir / "server" / "server.json", doors):
                     say_ready(engine, doors, office.authority.fingerprint)
                     await stop.asked()
@@ -207,6 +200,7 @@ async def listening(settings: ServerSettings, edge: Edge, *, undrained: Callable
         addresses=[Address(host, port) for host, port in settings.addresses()],
         credentials=server_certificate(settings),
         directory=settings.data_dir / "server" / "run",
+        settings=front_settings(),
         undrained=undrained,
     )
     async with contextlib.AsyncExitStack() as stack:
@@ -217,38 +211,10 @@ async def listening(settings: ServerSettings, edge: Edge, *, undrained: Callable
         yield door
 
 
-async def renew(settings: ServerSettings, door: Door) -> None:
-    """Show a new certificate in good time, and whenever this machine has got another name."""
-    shown = server_certificate(settings)
-    while True:
-        await asyncio.sleep(RENEW_EVERY_S)
-        try:
-            wanted = server_certificate(settings)
-        except (OSError, ValueError, K8eError):
-            log.exception("cannot renew the server's certificate")
-            continue
-        if wanted != shown:
-            door.renew(wanted)
-            shown = wanted
-            log.info("server certificate renewed")
-
-
-def server_certificate(settings: ServerSettings) -> ServerCertificate:
-    now = datetime.datetime.now(datetime.UTC)
-    return ensure_server_certificate(settings.data_dir / "server" / "tls", names=names(settings), now=now)
-
-
-def announce_authority(settings: ServerSettings, authority: Authority, bound: Address) -> None:
-    """Let every user of this machine find whom to trust, where this is the machine's own server."""
-    if settings.data_dir != SYSTEM_DATA_DIR or os.geteuid() != 0:
-        return
-    try:
-        is_ours = announce(SYSTEM_CONFIG, authority.pem, str(bound))
-    except OSError as error:
-        log.warning("cannot announce the CA", extra={"path": str(SYSTEM_CONFIG), "reason": str(error)})
-        return
-    if not is_ours:
-        log.info("left a file that is not ours as it is", extra={"path": str(SYSTEM_CONFIG)})
+def front_settings() -> FrontSettings:
+    """As many connections as there are descriptors for, and no more than a machine of this kind needs."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTORS_EACH
+    return FrontSettings(connections=min(most, FrontSettings().connections))
 
 
 @contextlib.asynccontextmanager
@@ -286,13 +252,6 @@ async def numbers(settings: ServerSettings, metrics: Metrics, engine: Engine) ->
     render = functools.partial(metrics.text, engine.status)
     async with telemetry_page.serve(render, *address(settings.metrics_listen)) as page:
         yield page
-
-
-def names(settings: ServerSettings) -> list[str]:
-    """Every name the certificate must carry."""
-    listened = [host for host, _ in settings.addresses() if host not in {"0.0.0.0", "::"}]  # noqa: S104 - excluded
-    advertised = [settings.advertise_hostname] if settings.advertise_hostname else []
-    return [*host_names(), *listened, *advertised]
 
 
 def bundle_file(data_dir: Path, registries: Registries) -> Mapping[str, Path]:

@@ -44,6 +44,8 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path: Path)
         ("default_memory", "lots"),
         ("pool_min", "-1"),
         ("allow_open_network", "perhaps"),
+        ("loopback_identity", "perhaps"),
+        ("advertise_hostname", "not a name"),
         ("default_hosts", "fine.example,*.com"),
         ("log_level", "loud"),
     ],
