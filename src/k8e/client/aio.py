@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import warnings
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -80,6 +81,12 @@ class AsyncSandboxClient(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_channel", None) is not None and self._pid == os.getpid():
+            warnings.warn(
+                f"unclosed {self!r}: use `async with` or close() it", ResourceWarning, stacklevel=2, source=self
+            )
 
     async def close(self) -> None:
         """Destroy the client's own session, unless it has a tenant, and close the connection; once is enough."""

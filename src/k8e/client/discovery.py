@@ -78,7 +78,7 @@ def discover(
     """The server to use. Raises: InvalidRequest; OSError when a file that was named cannot be read."""
     env = os.environ if environ is None else environ  # noqa: TID251 - making a client is an entry point
     place = connection(endpoint or "", profile or "", env)
-    address, found, home = _endpoint(place, env)
+    address, found, home, tried = _endpoint(place, env)
     key = _word(env.get("K8E_SANDBOX_APIKEY", "") if api_key is None else api_key, "api_key")
     trust = _trust(address, place.cert_dir, [home] if home else data_dirs(env), env)
     return Target(
@@ -90,27 +90,24 @@ def discover(
         certificate=trust.certificate,
         api_key=key,
         owner=_word(owner, "owner"),
-        tried=() if place.endpoint else tuple(_tried(env)),
+        tried=tried,
     )
 
 
-def _endpoint(place: Connection, env: Mapping[str, str]) -> tuple[str, str, Path | None]:
+def _endpoint(place: Connection, env: Mapping[str, str]) -> tuple[str, str, Path | None, tuple[str, ...]]:
+    """The endpoint, how it was found, the directory of the local server it is of, and where it was looked for before."""
     if place.endpoint:
-        return place.endpoint, place.found, None
+        return place.endpoint, place.found, None, ()
+    tried = [
+        "K8E_SANDBOX_ENDPOINT (not set)",
+        f"{profiles_path(env)} (no profile chosen)",
+        f"{config_path(env)} (no endpoint)",
+    ]
     for directory in data_dirs(env):
         if local := _local_door(directory):
-            return local, str(directory), directory
-    return DEFAULT_ENDPOINT, "the default", None
-
-
-def _tried(env: Mapping[str, str]) -> Iterator[str]:
-    yield "K8E_SANDBOX_ENDPOINT (not set)"
-    yield f"{profiles_path(env)} (no profile chosen)"
-    yield f"{config_path(env)} (no endpoint)"
-    for directory in data_dirs(env):
-        path = directory / "server" / "server.json"
-        yield f"{path} ({'no server has written it' if not path.exists() else 'read'})"
-    yield DEFAULT_ENDPOINT
+            return local, str(directory), directory, tuple(tried)
+        tried.append(f"{directory / 'server' / 'server.json'} (names no server)")
+    return DEFAULT_ENDPOINT, "the default", None, tuple(tried)
 
 
 def _word(text: str, name: str) -> str:

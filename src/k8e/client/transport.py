@@ -152,7 +152,7 @@ class Transport:
 
     def _unreachable(self, detail: str) -> str:
         target = self._target
-        tried = f" Looked for an endpoint in: {'; '.join(target.tried)}." if target.tried else ""
+        tried = f" Looked before in: {'; '.join(target.tried)}." if target.tried else ""
         return (
             f"no answer from {target.endpoint} (from {target.found}; trusting {target.trust}): {detail}.{tried} "
             f"{Unreachable.remedy[0].upper()}{Unreachable.remedy[1:]}."

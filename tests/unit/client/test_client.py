@@ -28,6 +28,7 @@ from k8e.client import (
     SandboxClient,
     Unreachable,
     Unsupported,
+    discovery,
     sandbox_session,
 )
 from k8e.client.discovery import Target, discover
@@ -257,6 +258,18 @@ async def paused(calls: AsyncSandboxClient) -> None:
 def test_an_unreachable_server_says_what_was_tried_and_what_to_do() -> None:
     with SandboxClient("127.0.0.1:1") as client, pytest.raises(Unreachable, match=r"127\.0\.0\.1:1.*k8e server"):
         client.sessions()
+
+
+def test_where_nothing_was_named_the_error_lists_where_a_server_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("K8E_DATA_DIR", str(tmp_path / "none"))
+    monkeypatch.setenv("K8E_SANDBOX_CERT_DIR", str(tmp_path))
+    monkeypatch.setattr(discovery, "DEFAULT_ENDPOINT", "127.0.0.1:1")
+    with SandboxClient() as client, pytest.raises(Unreachable) as caught:
+        client.sessions()
+    for part in ("K8E_SANDBOX_ENDPOINT", "profiles.yaml", "config.json", "none/server/server.json", "`k8e server`"):
+        assert part in str(caught.value)
 
 
 def test_the_sync_client_works_from_many_threads(client: SandboxClient, sid: str) -> None:

@@ -130,6 +130,8 @@ def test_a_key_file_without_its_certificate_is_refused(home: Path) -> None:
 def test_what_was_tried_is_told_where_nothing_was_named(home: Path) -> None:
     env = {"K8E_DATA_DIR": str(home / "none"), "K8E_SANDBOX_CERT_DIR": str(home)}
     tried = "; ".join(discover(None, env).tried)
-    for part in ("K8E_SANDBOX_ENDPOINT", "profiles.yaml", "config.json", "none/server/server.json", "127.0.0.1:50051"):
+    for part in ("K8E_SANDBOX_ENDPOINT", "profiles.yaml", "config.json", "none/server/server.json"):
         assert part in tried
+    local = discover(None, data_dir(home, endpoint="127.0.0.1:7") | {"K8E_SANDBOX_CERT_DIR": str(home)})
+    assert "server.json" not in "; ".join(local.tried)
     assert discover("a:1", env).tried == ()

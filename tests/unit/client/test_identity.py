@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import subprocess
 import sys
 import threading
@@ -13,14 +14,17 @@ import pytest
 
 from k8e.client import (
     Approval,
+    AsyncSandboxClient,
     Conflict,
     Denied,
     NotFound,
     SandboxClient,
     Unauthenticated,
+    Unreachable,
 )
 from k8e.client.discovery import Target, discover
-from tests.support.door import server_process
+from k8e.identity.authority import Authority
+from tests.support.door import open_door, server_process
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +164,16 @@ def test_somebody_else_approves_and_the_asker_cannot(
         human.approve(second.approval_id, approved=False)
         assert admin.confirmed(second.approval_id).status == "rejected"
         assert {each.status for each in admin.approvals(all=True)} >= {"approved", "rejected"}
+
+
+@pytest.mark.anyio
+async def test_this_machine_is_trusted_by_its_ca_under_any_name_and_by_no_other_ca(data_dir: Path) -> None:
+    async with open_door(data_dir / "one", host="127.0.0.9") as door:
+        assert door.target.endpoint.startswith("127.0.0.9:")
+        async with AsyncSandboxClient(target=door.target) as client:
+            assert (await client.whoami()).role == "admin"
+        authority = Authority.open(data_dir / "other", now=datetime.datetime.now(datetime.UTC))
+        stranger = dataclasses.replace(door.target, roots=authority.pem)
+        async with AsyncSandboxClient(target=stranger) as client:
+            with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+                await client.whoami()

@@ -115,6 +115,17 @@ def test_a_client_that_was_never_closed_warns_and_does_not_hold_the_interpreter(
     assert (tidy.stderr, tidy.returncode) == ("", 0)
 
 
+def test_an_async_client_that_was_never_closed_warns(target: Target) -> None:
+    program = (
+        "import asyncio\nfrom k8e.client import AsyncSandboxClient\n"
+        "async def main():\n    client = AsyncSandboxClient()\n    print((await client.whoami()).role)\n"
+        "asyncio.run(main())"
+    )
+    said = ran(program, target)
+    assert (said.stdout, said.returncode) == ("admin\n", 0)
+    assert "ResourceWarning: unclosed" in said.stderr
+
+
 def test_closing_twice_is_once_and_a_closed_client_says_so(target: Target) -> None:
     client = SandboxClient(target=target)
     client.run("true")

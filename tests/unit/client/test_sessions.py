@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 
 import pytest
@@ -166,3 +167,13 @@ def test_every_object_has_the_same_names_on_both_sides(plain: type, asynchronous
         return {name for name, value in vars(kind).items() if name[0] != "_" and not isinstance(value, property)}
 
     assert names(plain) == names(asynchronous)
+
+
+def test_help_shows_what_a_caller_gives(session: Session) -> None:
+    assert list(inspect.signature(session.exec).parameters)[:2] == ["command", "timeout"]
+    assert list(inspect.signature(session.files.read).parameters) == ["path"]
+    assert list(inspect.signature(session.calls.exec).parameters)[:2] == ["command", "timeout"]
+    assert list(inspect.signature(session.background).parameters)[:2] == ["code", "language"]
+    assert list(inspect.signature(SandboxClient.session).parameters) == ["self", "session_id"]
+    assert session.exec.__doc__ is not None
+    assert "Run a command to its end" in session.exec.__doc__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.client import AsyncSandboxClient, NotFound
+from tests.support.connect import connect_door
 from tests.support.door import open_door
 
 pytestmark = pytest.mark.anyio
@@ -42,3 +44,21 @@ async def test_a_call_that_is_cancelled_in_the_middle_leaves_no_file(data_dir: P
         assert [entry.path for entry in await session.files.list()] == ["/workspace/whole"]
         with pytest.raises(NotFound):
             await session.files.stat("cut-0")
+
+
+async def test_a_connection_to_the_json_door_that_ends_in_the_middle_leaves_no_file(data_dir: Path) -> None:
+    async with connect_door(data_dir) as door:
+        async with door.wire() as wire:
+            session_id = (await wire.ask("CreateSession", {})).json["session_id"]
+        data = {"data": base64.b64encode(b"x" * 100_000).decode()}
+        for turn in range(TURNS):
+            async with door.wire() as wire:
+                await wire.open_stream("WriteStream")
+                await wire.send({"open": {"session_id": session_id, "path": f"cut-{turn}"}})
+                await wire.send(data)
+        async with door.wire() as wire:
+            opening = {"open": {"session_id": session_id, "path": "whole"}}
+            (written,) = (await wire.ask_stream("WriteStream", opening, *[data] * 20)).messages
+            assert int(written["size"]) == 2_000_000
+            listed = (await wire.ask("ListFiles", {"session_id": session_id})).json
+            assert [entry["path"] for entry in listed["files"]] == ["/workspace/whole"]

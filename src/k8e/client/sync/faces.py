@@ -6,12 +6,14 @@ import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
+from k8e.client.signatures import seen
 from k8e.client.sync.loop import LoopThread
 
 __all__ = ["Blocking", "Face", "Iterating", "Making", "drained"]
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
+C = TypeVar("C", bound=Callable[..., Any])
 F = TypeVar("F")
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,7 +48,7 @@ class Blocking(Generic[A, P, R]):
         def waiting(*args: P.args, **kwargs: P.kwargs) -> R:
             return face.loop.wait(method(face.calls, *args, **kwargs))
 
-        return waiting
+        return shown(waiting, method)
 
 
 class Making(Generic[A, P, R, F]):
@@ -72,7 +74,7 @@ class Making(Generic[A, P, R, F]):
         def waiting(*args: P.args, **kwargs: P.kwargs) -> F:
             return make(face.loop.wait(method(face.calls, *args, **kwargs)), face.loop)
 
-        return waiting
+        return shown(waiting, method)
 
 
 class Iterating(Generic[A, P, R]):
@@ -95,7 +97,13 @@ class Iterating(Generic[A, P, R]):
         def iterating(*args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
             return drained(face.loop, cast("AsyncGenerator[R, None]", method(face.calls, *args, **kwargs)))
 
-        return iterating
+        return shown(iterating, method)
+
+
+def shown(face: C, method: Callable[..., Any]) -> C:
+    """A face with the signature that its callers see."""
+    cast("Any", face).__signature__ = seen(method)
+    return face
 
 
 def drained(loop: LoopThread, items: AsyncGenerator[R, None]) -> Iterator[R]:
