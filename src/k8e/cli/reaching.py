@@ -7,7 +7,9 @@ or `config.json`; that one through gRPC and TLS. An API key goes along either wa
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from k8e.client.errors import InvalidRequest, Unreachable
@@ -67,6 +69,8 @@ def _remote(args: argparse.Namespace, place: Connection, environ: Mapping[str, s
         target = _target(args, place, environ)
     except OSError as error:
         raise Unreachable(f"cannot read {error.filename}: {error.strerror}") from error
+    # grpc loads its asyncio half along with itself. No command uses it, and it costs as much as `python3 -c pass`.
+    sys.modules.setdefault("grpc.aio", ModuleType("grpc.aio"))
     from k8e.client.light.remote import RemoteCalls
 
     return RemoteCalls(target, sent)
