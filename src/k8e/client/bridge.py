@@ -29,7 +29,7 @@ HELPER = """
 import json, sys
 facts = json.load(sys.stdin)
 sys.path[:] = facts["path"]
-from k8e.client.bridge_helper import run
+from k8e.client.relay import run
 run(int(sys.argv[1]), facts)
 """
 """Where modules are is said, too: the program may have changed it since its own start."""

@@ -329,3 +329,15 @@ def test_errors_and_values_load_without_the_transport() -> None:
     code = "import sys, k8e.client.errors, k8e.client.values, k8e.client.discovery; print('grpc' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "False\n"
+
+
+def test_nothing_is_imported_that_other_platforms_lack() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('fcntl', 'pwd', 'grp', 'termios', 'resource'): sys.modules[name] = None\n"
+        "from sandbox_client import *\nprint(SandboxClient.__name__)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-S", "-c", f"import site; site.main()\n{code}"], capture_output=True, text=True, check=False
+    )
+    assert said.stdout == "SandboxClient\n", said.stderr
