@@ -1,7 +1,7 @@
 """grpc for a forked child: a fresh process makes the calls, because grpc's threads do not survive a fork.
 
-The child and its helper share one socket; each call travels on a pair of its own, which is handed over. So a slow
-reader slows only its own call, closing a pair cancels its call, and when the child ends, so does the helper.
+The child and its relay share one socket; each call travels on a pair of its own, which is handed over. So a slow
+reader slows only its own call, closing a pair cancels its call, and when the child ends, so does the relay.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["BridgeChannel", "receive", "send"]
 
 HEAD = struct.Struct("!BI")
 MESSAGE, END = 0, 1
-HELPER = """
+RELAY = """
 import json, sys
 facts = json.load(sys.stdin)
 sys.path[:] = facts["path"]
@@ -56,7 +56,7 @@ class BridgeChannel:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._control: socket.socket | None = None
-        self._helper: subprocess.Popen[bytes] | None = None
+        self._relay: subprocess.Popen[bytes] | None = None
 
     def unary_unary(
         self, path: str, request_serializer: Serialize, response_deserializer: Callable[[bytes], R]
@@ -91,12 +91,12 @@ class BridgeChannel:
         return call
 
     async def close(self, grace: float | None = None) -> None:
-        control, helper = self._control, self._helper
-        self._control, self._helper = None, None
+        control, relay = self._control, self._relay
+        self._control, self._relay = None, None
         if control is not None:
             control.close()
-        if helper is not None:
-            await asyncio.to_thread(helper.wait)
+        if relay is not None:
+            await asyncio.to_thread(relay.wait)
 
     def _call(
         self,
@@ -115,7 +115,7 @@ class BridgeChannel:
 
     def _pair(self) -> socket.socket:
         if self._control is None:
-            self._control, self._helper = start_helper(self._target)
+            self._control, self._relay = start_relay(self._target)
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._control, [b"c"], [theirs.fileno()])
@@ -240,20 +240,20 @@ def lost() -> aio.AioRpcError:
     return aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, aio.Metadata(), aio.Metadata(), details=details)
 
 
-def start_helper(target: Target) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def start_relay(target: Target) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     ours, theirs = socket.socketpair()
     with theirs, tempfile.TemporaryFile() as facts:
         # Not as an argument: the key in it is nobody else's to see.
         facts.write(json.dumps({**described(target), "path": sys.path}).encode())
         facts.seek(0)
-        helper = subprocess.Popen(
-            [sys.executable, "-c", HELPER, str(theirs.fileno())],
+        relay = subprocess.Popen(
+            [sys.executable, "-c", RELAY, str(theirs.fileno())],
             stdin=facts,
             pass_fds=[theirs.fileno()],
-            # Ctrl-C is for the program; the helper ends with it.
+            # Ctrl-C is for the program; the relay ends with it.
             start_new_session=True,
         )
-    return ours, helper
+    return ours, relay
 
 
 def described(target: Target) -> dict[str, str | None]:

@@ -91,7 +91,7 @@ def test_an_error_in_what_is_sent_comes_back_as_it_is(target: Target) -> None:
         assert session.exec("cat", stdin=b"x").stdout == "x"
 
 
-def test_a_child_of_a_process_that_never_called_needs_no_helper(target: Target) -> None:
+def test_a_child_of_a_process_that_never_called_needs_no_relay(target: Target) -> None:
     """The control: here grpc itself serves the child."""
     program = (
         "import os, sys\nfrom k8e.client import SandboxClient\n"
