@@ -114,12 +114,27 @@ class BridgeChannel:
         return BridgedCall(self._pair(), json.dumps(opening).encode(), serialize, deserialize, requests)
 
     def _pair(self) -> socket.socket:
-        if self._control is None:
-            self._control, self._relay = start_relay(self._target)
         ours, theirs = socket.socketpair()
         with theirs:
-            socket.send_fds(self._control, [b"c"], [theirs.fileno()])
+            try:
+                self._hand_over(theirs)
+            except ConnectionError:
+                # It was killed; the calls it had are lost, and the next one needs not be.
+                self._forget_relay()
+                self._hand_over(theirs)
         return ours
+
+    def _hand_over(self, connection: socket.socket) -> None:
+        if self._control is None:
+            self._control, self._relay = start_relay(self._target)
+        socket.send_fds(self._control, [b"c"], [connection.fileno()])
+
+    def _forget_relay(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._relay is not None:
+            self._relay.wait()
+        self._control, self._relay = None, None
 
 
 class BridgedCall(Generic[R]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -27,6 +28,10 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 async def broken() -> AsyncIterator[bytes]:
     yield b"something"
     raise ZeroDivisionError
+
+
+def own_children(task: Path) -> list[str]:
+    return (task / "children").read_text().split()
 
 
 def said_in_child(program: Callable[[], str]) -> str:
@@ -82,6 +87,22 @@ def test_a_forked_child_has_a_session_of_its_own_and_leaves_its_parents(target: 
 
         assert said_in_child(child) == "child\n"
         assert client.run("cat file").stdout == "parent\n"
+
+
+def test_a_child_whose_relay_was_killed_gets_another(target: Target) -> None:
+    with SandboxClient(target=target) as client:
+        client.whoami()
+
+        def child() -> str:
+            first = client.whoami().role
+            (relay,) = [int(pid) for task in Path("/proc/self/task").iterdir() for pid in own_children(task)]
+            os.kill(relay, signal.SIGKILL)
+            os.waitid(os.P_PID, relay, os.WEXITED | os.WNOWAIT)
+            second = client.whoami().role
+            client.close()
+            return f"{first} {second}"
+
+        assert said_in_child(child) == "admin admin"
 
 
 def test_an_error_in_what_is_sent_comes_back_as_it_is(target: Target) -> None:
