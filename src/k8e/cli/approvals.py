@@ -29,7 +29,7 @@ def confirm(args: argparse.Namespace, calls: Calls) -> int:
     try:
         return told(calls.unary("ConfirmAction", request, timeout_s=args.timeout))
     except DeadlineExceeded:
-        say(f"nobody answered within {args.timeout:g} s; it stays pending, and asking again with its id finds it")
+        say(f"nobody answered within {args.timeout:g} s; until it expires it is on the list of `k8e sandbox approvals`")
         print_json({"approved": False, "approval_id": approval_id, "status": "pending"})
         return BAD_INPUT
 

@@ -129,7 +129,7 @@ def repository(path: str, url: str, ref: str, where: str) -> Repository:
     return Repository(below({"path": path}, where), url, ref)
 
 
-def materialize(calls: Calls, session_id: str, entries: Sequence[object]) -> None:
+def materialize(calls: Calls, session_id: str, entries: Sequence[Entry]) -> None:
     """Make them, in their order. Raises: SandboxError."""
     for each in entries:
         match each:

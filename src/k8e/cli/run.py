@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from k8e.cli import shapes
 from k8e.cli.network import split, update
@@ -12,6 +13,9 @@ from k8e.cli.output import print_json, say
 from k8e.cli.sharing import in_session
 from k8e.client.errors import InvalidRequest, ServerFailed
 from k8e.client.light.calls import Answer, Calls, Request, deadline, encoded
+
+if TYPE_CHECKING:
+    from k8e.cli.entries import Entry
 
 __all__ = ["kill_run", "poll_run", "run_program"]
 
@@ -36,13 +40,13 @@ def run_program(args: argparse.Namespace, calls: Calls) -> int:
     return in_session(args, calls, work)
 
 
-def entries(args: argparse.Namespace) -> list[object]:
+def entries(args: argparse.Namespace) -> list[Entry]:
     """What `--manifest` and `--git-repo` ask for, checked before anything is made."""
     if not (args.manifest or args.git_repo):
         return []
     from k8e.cli.entries import wanted
 
-    return list(wanted(args))
+    return wanted(args)
 
 
 def program(args: argparse.Namespace) -> bytes:
