@@ -25,14 +25,13 @@ if TYPE_CHECKING:
         Unreachable,
         Unsupported,
     )
+    from k8e.client.people import ApiKeyInfo, Approval, Identity, LoginInfo, NewApiKey
     from k8e.client.processes import AsyncProcess
     from k8e.client.runs import AsyncRun
     from k8e.client.session import AsyncSession
     from k8e.client.sync import Process, Run, SandboxClient, Session, Terminal, sandbox_session
     from k8e.client.terminals import AsyncTerminal
     from k8e.client.values import (
-        ApiKeyInfo,
-        Approval,
         BrokeredSecret,
         Chunk,
         EgressDecision,
@@ -41,10 +40,7 @@ if TYPE_CHECKING:
         Exit,
         FileChange,
         FileInfo,
-        Identity,
         Limits,
-        LoginInfo,
-        NewApiKey,
         ProcessInfo,
         RunInfo,
         RuntimeInfo,
@@ -112,6 +108,7 @@ __all__ = [
 _HOMES = (
     "k8e.client.errors",
     "k8e.client.values",
+    "k8e.client.people",
     "k8e.client.discovery",
     "k8e.client.aio",
     "k8e.client.session",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.client.errors import DeadlineExceeded
+from k8e.client.people import Approval
 from k8e.client.transport import QUICK_S, Transport
-from k8e.client.values import Approval
 
 __all__ = ["ApprovalCalls"]
 

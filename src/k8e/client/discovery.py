@@ -13,7 +13,7 @@ import binascii
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from k8e.client.errors import InvalidRequest
@@ -119,20 +119,14 @@ def _word(text: str, name: str) -> str:
 
 def _trust(endpoint: str, cert_dir: Path, directories: list[Path], env: Mapping[str, str]) -> Trust:
     key_path, certificate_path = env.get("K8E_SANDBOX_KEY", ""), env.get("K8E_SANDBOX_CERT", "")
+    if key_path and not certificate_path:
+        raise InvalidRequest("K8E_SANDBOX_KEY: needs the certificate that belongs to it in K8E_SANDBOX_CERT")
     if certificate_path and not key_path:
         return Trust(roots=Path(certificate_path).read_bytes(), words=certificate_path)
-    enrolled = enrolled_trust(endpoint, cert_dir)
+    known = enrolled_trust(endpoint, cert_dir) or _local_trust(directories)
     if not certificate_path:
-        if key_path:
-            raise InvalidRequest("K8E_SANDBOX_KEY: needs the certificate that belongs to it in K8E_SANDBOX_CERT")
-        if enrolled:
-            return enrolled
-    roots, words = (enrolled.roots, enrolled.words) if enrolled else _roots(directories)
-    if not certificate_path:
-        return Trust(roots=roots, words=words)
-    return Trust(
-        roots=roots, words=words, key=Path(key_path).read_bytes(), certificate=Path(certificate_path).read_bytes()
-    )
+        return known
+    return replace(known, key=Path(key_path).read_bytes(), certificate=Path(certificate_path).read_bytes())
 
 
 def enrolled_trust(endpoint: str, cert_dir: Path) -> Trust | None:
@@ -154,7 +148,7 @@ def enrolled_trust(endpoint: str, cert_dir: Path) -> Trust | None:
 def _content(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
 
 
@@ -166,18 +160,18 @@ def _local_door(directory: Path) -> str:
     return _address(doors(directory).get("grpc", ""))
 
 
-def _roots(directories: list[Path]) -> tuple[bytes | None, str]:
+def _local_trust(directories: list[Path]) -> Trust:
     for path in _ca_paths(directories):
         try:
-            return path.read_bytes(), str(path)
+            return Trust(roots=path.read_bytes(), words=str(path))
         except OSError:
             continue
     try:
         if match := _CA_DATA.search(KUBECONFIG.read_text()):
-            return base64.b64decode(match[1]), str(KUBECONFIG)
+            return Trust(roots=base64.b64decode(match[1]), words=str(KUBECONFIG))
     except (OSError, binascii.Error):
         pass
-    return None, "the system's roots"
+    return Trust()
 
 
 def _ca_paths(directories: list[Path]) -> Iterator[Path]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from k8e._proto import sandbox_pb2 as pb
+from k8e.client.people import ApiKeyInfo, Identity, NewApiKey
 from k8e.client.transport import QUICK_S, Transport
-from k8e.client.values import ApiKeyInfo, Identity, NewApiKey
 
 __all__ = ["IdentityCalls"]
 

@@ -12,8 +12,8 @@ from k8e import __version__
 from k8e._proto import sandbox_pb2 as pb
 from k8e.client.errors import ServerFailed, Unauthenticated, Unsupported
 from k8e.client.light.profiles import home, write
+from k8e.client.people import LoginInfo
 from k8e.client.transport import QUICK_S, Transport
-from k8e.client.values import LoginInfo
 
 __all__ = ["LoginCalls"]
 
