@@ -54,7 +54,7 @@ class Book:
     kinds: Counter[str] = field(default_factory=Counter)
     slowest_s: float = 0.0
     refusals: list[tuple[float, float, str]] = field(default_factory=list)
-    """Calls that nobody answered: when they began and ended, and which."""
+    """Calls that nobody answered, or only at the second try: when they began and ended, and which."""
     runs: dict[str, Run] = field(default_factory=dict)
     """Those whose result nobody has checked yet."""
     checked: int = 0
@@ -104,5 +104,5 @@ class Book:
         if outcome == "ok":
             self.kinds[name] += 1
             self.slowest_s = max(self.slowest_s, ended - begun)
-        elif outcome == "Unreachable":
+        elif outcome in {"Unreachable", "NotFound"}:
             self.refusals.append((begun, ended, name))
