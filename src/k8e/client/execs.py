@@ -130,6 +130,9 @@ async def inputs(request: pb.ExecRequest, stdin: Input | None, exec_id: str) -> 
     elif stdin is not None:
         async for data in stdin:
             yield pb.ExecInput(stdin=data)
+    if stdin is not None:
+        # Said, because the end of our messages may also mean that we are gone.
+        yield pb.ExecInput(eof=True)
 
 
 def exec_request(

@@ -117,8 +117,9 @@ class AsyncProcess:
 
     async def close(self) -> None:
         """Stop the command if it still runs; once is enough."""
-        self._end_input()
+        # First this: an end of input that the command could still read would look like one that was meant.
         await self._outputs.aclose()  # type: ignore[attr-defined]  # `_each` is a generator
+        self._end_input()
 
     def _forget_input(self) -> None:
         while not self._given.empty():

@@ -62,3 +62,17 @@ async def test_a_connection_to_the_json_door_that_ends_in_the_middle_leaves_no_f
             assert int(written["size"]) == 2_000_000
             listed = (await wire.ask("ListFiles", {"session_id": session_id})).json
             assert [entry["path"] for entry in listed["files"]] == ["/workspace/whole"]
+
+
+async def test_a_command_whose_caller_goes_away_reads_no_end_of_input(data_dir: Path) -> None:
+    async with (
+        open_door(data_dir) as door,
+        AsyncSandboxClient(target=door.target) as client,
+        await client.create() as session,
+    ):
+        for turn in range(TURNS):
+            async with await session.process(f"cat > /dev/null; touch ended-{turn}") as process:
+                await process.stdin.write("half a li")
+        # The control: an end that is meant is read.
+        await session.exec("cat > /dev/null; touch ended-well", stdin=b"a line\n")
+        assert [entry.path for entry in await session.files.list()] == ["/workspace/ended-well"]

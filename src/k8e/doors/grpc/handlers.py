@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["handlers", "presented", "refuse"]
 
+CUT_S = 0.02
+"""How long the end of a caller's messages waits for word that the caller is gone, which comes with it or not at all: a
+command must not read an end of input that nobody meant. A caller that says `eof` does not wait."""
+
 Context = aio.ServicerContext[Any, Any]
 Handler = Callable[[Any, Context], Awaitable[Any]]
 
@@ -71,7 +75,9 @@ def guarded(edge: Edge, method: MethodDescriptor, lobby: Lobby) -> Handler:
     async def each(pieces: AsyncIterator[bytes], context: Context) -> AsyncIterator[Message]:
         async for piece in pieces:
             yield parsed(kind, piece)
-        if not method.server_streaming:
+        if method.server_streaming:
+            await asyncio.sleep(CUT_S)
+        else:
             await check_alive(context)
 
     async def handle(data: Any, context: Context) -> Any:

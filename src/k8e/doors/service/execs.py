@@ -93,6 +93,7 @@ async def feed(stream: ExecStream, inputs: AsyncIterator[pb.ExecInput], *, stdin
                 await stream.send(message.stdin)
             case "eof":
                 await stream.send_eof()
+                stdin = False
             case "signal":
                 await stream.kill(fields.signal_number(message.signal))
             case other:
