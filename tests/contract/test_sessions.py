@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import time
+from pathlib import Path
 
 import pytest
 
+from k8e.engine.boxes import Box
 from k8e.engine.engine import Engine
-from k8e.errors import Conflict, Denied, HostUnsupported, InvalidSpec, NotFound
+from k8e.errors import Conflict, Denied, HostUnsupported, InvalidSpec, NotFound, SandboxFailed
 from k8e.lifecycle import Phase
-from k8e.model import MIB, Command, Limits, Reason, Runtime, SessionSpec, Shell
+from k8e.model import MIB, Claim, Command, Limits, Reason, Runtime, SessionSpec, Shell
 from tests.support.cells import OWNER, Cell, CellFactory
 
 pytestmark = pytest.mark.anyio
@@ -192,3 +196,32 @@ async def _until_gone(engine: Engine, session_id: str) -> None:
             return
         await asyncio.sleep(0.01)
     pytest.fail("the session is still there")
+
+
+async def test_a_session_whose_first_sandbox_failed_is_written_down_with_the_second(
+    runtime: Runtime, cells: CellFactory, engine_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure, destroy, failed, again = Box.configure, Box.destroy, list[str](), asyncio.Event()
+
+    async def fail_once(box: Box, claim: Claim) -> None:
+        if not failed:
+            failed.append(box.id)
+            raise SandboxFailed("configure", "as the test wants it")
+        again.set()
+        await configure(box, claim)
+
+    async def leave_slowly(box: Box) -> None:
+        # Slower than the next try, if that does not wait.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(3):
+                await again.wait()
+        await destroy(box)
+
+    monkeypatch.setattr(Box, "configure", fail_once)
+    monkeypatch.setattr(Box, "destroy", leave_slowly)
+    async with cells(runtime, env={"WORD": "kept"}) as cell:
+        assert (await cell.sh("echo $WORD")).stdout == b"kept\n"
+        with contextlib.closing(sqlite3.connect(engine_dir / "engine.sqlite")) as written:
+            rows = written.execute("SELECT sandbox FROM sessions WHERE session_id=?", (cell.id,)).fetchall()
+    assert len(rows) == 1
+    assert rows[0][0] not in failed

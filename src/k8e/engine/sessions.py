@@ -291,11 +291,13 @@ class Sessions:
                 await self._take(session, box)
             except BaseException as error:
                 # Once claimed, a sandbox never goes back to the pool, whatever it was that failed.
-                self._tasks.start(self.discard(box, *session.deleted()), name=f"discard {box.id}")
-                if isinstance(error, SandboxFailed) and attempt < _CLAIM_TRIES:
-                    continue
-                raise
-            return
+                gone = self._tasks.start(self.discard(box, *session.deleted()), name=f"discard {box.id}")
+                if not isinstance(error, SandboxFailed) or attempt == _CLAIM_TRIES:
+                    raise
+                # The next try writes the session down again: what this one wrote must be gone by then, not later.
+                await asyncio.wait({gone})
+            else:
+                return
 
     async def _take(self, session: Session, box: Box) -> None:
         claim = self.claim(session)
