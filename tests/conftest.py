@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 __all__ = ["anyio_backend", "pytest_addoption", "pytest_plugins"]
 
@@ -13,6 +14,12 @@ pytest_plugins = [
     "tests.support.servers",
     "tests.support.networked",
 ]
+
+
+# A busy machine is no failure, and a run says the same as the one before; `--hypothesis-profile random` searches anew.
+settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("random", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
