@@ -255,6 +255,12 @@ remove_program() {
         rm -f "$units/k8e.service"
         if [ -d /run/systemd/system ]; then systemctl daemon-reload || :; fi
     fi
+    # The machine's own server says there whom to trust; a file without its mark is somebody else's.
+    config=/etc/k8e/k8e.yaml
+    if [ "$data" = /var/lib/k8e ] && head -n 1 "$config" 2>/dev/null | grep -q '^# Written by the k8e server'; then
+        rm -f "$config"
+        rmdir /etc/k8e 2>/dev/null || :
+    fi
     for name in $names; do rm -f "$bin/$name"; done
     rm -rf "$lib"
     rm -f "$bin/k8e-uninstall.sh"

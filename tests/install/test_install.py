@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from k8e.client import Chunk, Exit, SandboxClient
+from k8e.identity.announcing import MARK
 from k8e.model import Runtime
 from k8e.setup.provision import Provisioned
 from tests.install.conftest import ROOT, Dist
@@ -255,6 +256,23 @@ def test_where_systemd_runs_it_is_told(machine: Machine, dist: Dist) -> None:
     uninstall = machine.bin / "k8e-uninstall.sh"
     assert with_systemd(uninstall) == ["disable --now k8e.service", "daemon-reload"]
     assert not list(machine.units.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("first_line", "left"), [(MARK, "none"), ("apiVersion: v1", "k8e.yaml")], ids=["ours", "other"]
+)
+def test_the_machines_own_announcement_goes_and_somebody_elses_stays(
+    machine: Machine, dist: Dist, first_line: str, left: str
+) -> None:
+    machine.install(dist.program, INSTALL_K8E_DATA_DIR="/var/lib/k8e")
+    # In a mount namespace of its own: the real directories are the machine's.
+    script = """
+        mount -t tmpfs t /var/lib && mount -t tmpfs t /etc && mkdir /etc/k8e && echo "$2" >/etc/k8e/k8e.yaml
+        sh "$1" && { ls /etc/k8e 2>/dev/null || echo none; }
+    """
+    argv = ["unshare", "-m", "sh", "-c", script, "sh", str(machine.bin / "k8e-uninstall.sh"), first_line]
+    ended = subprocess.run(argv, env=machine.environ, capture_output=True, text=True, check=False)
+    assert ended.stdout == f"{left}\n", ended.stderr
 
 
 # --- with a server ----------------------------------------------------------------------------------------------------
