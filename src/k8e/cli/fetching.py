@@ -6,10 +6,10 @@ import posixpath
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from k8e.cli.landing import Landing, parts_below, stays_below
 from k8e.cli.output import say
 from k8e.cli.table import printable
 from k8e.client.errors import InvalidRequest
+from k8e.client.landing import Landing, link_stays_inside, parts_below
 from k8e.client.light.calls import Answer, Calls, encoded, exact
 
 __all__ = ["download"]
@@ -17,6 +17,7 @@ __all__ = ["download"]
 WORKSPACE = "/workspace"
 
 Add = Callable[[int, int], None]
+Entries = list[tuple[tuple[str, ...], Answer]]
 
 
 def download(calls: Calls, session_id: str, source: str, target: Path, add: Add) -> None:
@@ -27,36 +28,46 @@ def download(calls: Calls, session_id: str, source: str, target: Path, add: Add)
     match found.text("type"):
         case "file":
             place = target / posixpath.basename(path) if target.is_dir() else target
-            with Landing(place.parent) as landing:
-                landing.file((place.name,), found.number("mode"), content(calls, session_id, path, add))
+            Landing(place.parent).file((place.name,), found.number("mode"), content(calls, session_id, path, add))
         case "directory":
             listed = calls.unary("ListDirectory", {**asked, "recursive": True}).each("files")
             # Every name is judged before the first byte is written.
             entries = sorted(
                 ((parts_below(path, exact(each, "path")), each) for each in listed), key=lambda pair: pair[0]
             )
-            with Landing(target) as landing:
-                for parts, entry in entries:
-                    land(calls, session_id, landing, parts, entry, add)
+            land_all(calls, session_id, Landing(target), entries, add)
         case _:
             raise InvalidRequest(f"{printable(source)} is neither a file nor a directory")
 
 
-def land(calls: Calls, session_id: str, landing: Landing, parts: tuple[str, ...], entry: Answer, add: Add) -> None:
-    path, mode = exact(entry, "path"), entry.number("mode")
-    match entry.text("type"):
-        case "directory":
-            landing.directory(parts, mode)
-        case "file":
-            landing.file(parts, mode, content(calls, session_id, path, add))
-        case "symlink":
-            link = entry.data("target").decode("utf-8", "surrogateescape")
-            if stays_below(parts, link):
-                landing.link(parts, link)
-            else:
-                say(f"left out, because it points out of the tree: {printable(path)} -> {printable(link)}")
-        case _:
-            say(f"left out, because it is no file: {printable(path)}")
+def land_all(calls: Calls, session_id: str, landing: Landing, entries: Entries, add: Add) -> None:
+    landing.make_directory(())
+    for parts, entry in entries:
+        match entry.text("type"):
+            case "directory":
+                landing.make_directory(parts)
+            case "file":
+                landing.file(parts, entry.number("mode"), content(calls, session_id, exact(entry, "path"), add))
+            case "symlink":
+                pass
+            case _:
+                say(f"left out, because it is no file: {printable(exact(entry, 'path'))}")
+    # SAFETY: links come after all files: nothing is written while one from the sandbox is there.
+    for parts, entry in entries:
+        if entry.text("type") == "symlink":
+            link(landing, parts, entry)
+    # The deepest first: a directory may lose its own permission to be entered.
+    for parts, entry in reversed(entries):
+        if entry.text("type") == "directory":
+            landing.set_mode(parts, entry.number("mode"))
+
+
+def link(landing: Landing, parts: tuple[str, ...], entry: Answer) -> None:
+    target = entry.data("target").decode("utf-8", "surrogateescape")
+    if link_stays_inside(parts, target):
+        landing.link(parts, target)
+    else:
+        say(f"left out, because it points out of the tree: {printable(exact(entry, 'path'))} -> {printable(target)}")
 
 
 def content(calls: Calls, session_id: str, path: str, add: Add) -> Iterator[bytes]:

@@ -19,9 +19,9 @@ from k8e.cli import certificates
 from k8e.cli.certificates import Certificates
 from k8e.cli.output import failed, print_json, say
 from k8e.cli.reaching import headers
-from k8e.cli.requesting import key_and_request
 from k8e.client.errors import Denied, InvalidRequest, SandboxError, ServerFailed, Unauthenticated, Unreachable
 from k8e.client.light.profiles import Connection, connection
+from k8e.client.requesting import key_and_request
 
 if TYPE_CHECKING:
     from k8e.client.discovery import Target

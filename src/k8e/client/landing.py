@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import IO
 
@@ -82,6 +82,16 @@ class Landing:
             temporary.replace(self._place(parts))
         except (IsADirectoryError, PermissionError) as error:
             raise Conflict(f"{self._place(parts)} is in the way: move it away and download again") from error
+
+    def file(self, parts: Sequence[str], mode: int, pieces: Iterable[bytes]) -> None:
+        """A file that appears whole or not at all."""
+        file, temporary = self.open(parts)
+        try:
+            with file:
+                file.writelines(pieces)
+            self.put(temporary, parts, mode)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def link(self, parts: Sequence[str], target: str) -> None:
         """A link, in place of a file or link that is there."""

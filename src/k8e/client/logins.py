@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
 from k8e import __version__
 from k8e._proto import sandbox_pb2 as pb
-from k8e.client.errors import ServerFailed, Unauthenticated, Unsupported
+from k8e.client.errors import ServerFailed, Unauthenticated
 from k8e.client.light.profiles import home, write
 from k8e.client.people import LoginInfo
+from k8e.client.requesting import key_and_request
 from k8e.client.transport import QUICK_S, Transport
 
 __all__ = ["LoginCalls"]
@@ -36,23 +35,6 @@ class LoginCalls(Transport):
         directory = home(os.environ) if cert_dir is None else Path(cert_dir)  # noqa: TID251 - as `discover` does
         store(directory, self._target.endpoint, key=key, certificate=answer.cert.encode(), ca=answer.ca_cert.encode())
         return LoginInfo(endpoint=self._target.endpoint, cert_dir=str(directory), valid_days=answer.valid_days)
-
-
-def key_and_request(name: str) -> tuple[bytes, str]:
-    """An EC P-256 key in PEM and a request for its certificate. Raises: Unsupported."""
-    try:
-        # By name and only now: the client installs without this library, and only a login needs it.
-        x509: Any = importlib.import_module("cryptography.x509")
-        ec: Any = importlib.import_module("cryptography.hazmat.primitives.asymmetric.ec")
-        hashes: Any = importlib.import_module("cryptography.hazmat.primitives.hashes")
-        pem: Any = importlib.import_module("cryptography.hazmat.primitives.serialization")
-    except ImportError as error:
-        raise Unsupported("login makes a key, which needs `pip install cryptography`") from error
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name[:64])])
-    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
-    private: bytes = key.private_bytes(pem.Encoding.PEM, pem.PrivateFormat.TraditionalOpenSSL, pem.NoEncryption())
-    return private, request.public_bytes(pem.Encoding.PEM).decode("ascii")
 
 
 def store(directory: Path, endpoint: str, *, key: bytes, certificate: bytes, ca: bytes) -> None:

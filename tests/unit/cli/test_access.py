@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from k8e.cli import certificates, requesting
+from k8e.cli import certificates
+from k8e.client import requesting
 from k8e.client.errors import InvalidRequest, Unsupported
 
 Told = tuple[int, dict[str, object]]

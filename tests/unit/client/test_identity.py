@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -126,16 +124,6 @@ def test_a_login_leaves_a_certificate_that_later_clients_use_without_the_key(
 def test_a_login_without_a_key_says_what_it_needs(admin: SandboxClient, tmp_path: Path) -> None:
     with pytest.raises(Unauthenticated, match="K8E_SANDBOX_APIKEY"):
         admin.login(cert_dir=tmp_path)
-
-
-def test_a_login_without_the_library_says_which() -> None:
-    program = (
-        "import sys\nsys.modules['cryptography'] = None\n"
-        "from k8e.client.logins import key_and_request\n"
-        "try:\n    key_and_request('x')\nexcept Exception as error:\n    print(type(error).__name__, error)"
-    )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout == "Unsupported login makes a key, which needs `pip install cryptography`\n"
 
 
 def test_somebody_else_approves_and_the_asker_cannot(
