@@ -45,9 +45,9 @@ class ServerSettings:
     pool_min: int = 2
     pool_max: int = 16
     sessions_per_owner: int = 500
-    rate_writes: int = 200
+    rate_writes: int = 1000
     """Calls a second that one owner may make to do something; twice as many at once. 0 is no limit."""
-    rate_reads: int = 1000
+    rate_reads: int = 5000
     """The same for calls that only look."""
     allow_open_network: bool = False
     """Whether a session may ask for the whole internet."""
@@ -186,8 +186,8 @@ OPTIONS = (
     Option("pool_min", count, "warm sandboxes that are always kept (default 2)"),
     Option("pool_max", count, "warm sandboxes at most, per template (default 16)"),
     Option("sessions_per_owner", count, "sessions that one owner may hold (default 500)"),
-    Option("rate_writes", count, "calls a second by which one owner may do something (default 200, 0 any)"),
-    Option("rate_reads", count, "calls a second by which one owner may look (default 1000, 0 any)"),
+    Option("rate_writes", count, "calls a second by which one owner may do something (default 1000, 0 any)"),
+    Option("rate_reads", count, "calls a second by which one owner may look (default 5000, 0 any)"),
     Option(
         "allow_open_network", flag, "whether sessions may have the open network: true or false (default)", bare=True
     ),

@@ -18,7 +18,7 @@ def test_watching_is_on_this_machine_only_and_traces_are_off(tmp_path: Path) -> 
     settings = _load(tmp_path)
     assert settings.metrics_listen == "127.0.0.1:9640"
     assert settings.otel_endpoint == ""
-    assert (settings.rate_writes, settings.rate_reads) == (200, 1000)
+    assert (settings.rate_writes, settings.rate_reads) == (1000, 5000)
 
 
 @pytest.mark.parametrize(
