@@ -154,6 +154,12 @@ class FakeStatus:
     egress: FakeCounts
 
 
+def allow_unread_input(stdin: asyncio.StreamWriter) -> None:
+    """A program need not read its input; until 3.11.5 asyncio tells the loop of that whenever garbage is collected."""
+    closed: asyncio.Future[None] = stdin._protocol._stdin_closed  # type: ignore[attr-defined]
+    closed.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
 class FakeExec:
     """One host process whose output is read only as fast as it is asked for."""
 
@@ -663,6 +669,8 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
+        if process.stdin is not None:
+            allow_unread_input(process.stdin)
         timeout_s = session.spec.limits.command_timeout_s if command.timeout_s is None else command.timeout_s
         return FakeExec(exec_id or f"exec-{next(self._count)}", process, timeout_s)
 
