@@ -31,22 +31,8 @@ from k8e.client import (
     discovery,
     sandbox_session,
 )
-from k8e.client.discovery import Target, discover
+from k8e.client.discovery import Target
 from k8e.client.sync import Blocking, Iterating, Making
-from tests.support.door import server_process
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    root = tmp_path_factory.mktemp("server")
-    with server_process(root):
-        yield discover(environ={"K8E_DATA_DIR": str(root)})
-
-
-@pytest.fixture
-def client(target: Target) -> Iterator[SandboxClient]:
-    with SandboxClient(target=target) as client:
-        yield client
 
 
 @pytest.fixture

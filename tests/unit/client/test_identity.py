@@ -20,22 +20,14 @@ from k8e.client import (
     Unauthenticated,
     Unreachable,
 )
-from k8e.client.discovery import Target, discover
+from k8e.client.discovery import Target
 from k8e.identity.authority import Authority
-from tests.support.door import open_door, server_process
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    root = tmp_path_factory.mktemp("server")
-    with server_process(root):
-        yield discover(environ={"K8E_DATA_DIR": str(root)})
+from tests.support.door import open_door
 
 
 @pytest.fixture
-def admin(target: Target) -> Iterator[SandboxClient]:
-    with SandboxClient(target=target) as client:
-        yield client
+def admin(client: SandboxClient) -> SandboxClient:
+    return client
 
 
 @pytest.fixture

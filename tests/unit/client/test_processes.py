@@ -8,21 +8,13 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from k8e.client import NotFound, SandboxClient
-from k8e.client.discovery import Target, discover
-from tests.support.door import server_process
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    root = tmp_path_factory.mktemp("server")
-    with server_process(root):
-        yield discover(environ={"K8E_DATA_DIR": str(root)})
+from k8e.client.discovery import Target
 
 
 async def broken() -> AsyncIterator[bytes]:

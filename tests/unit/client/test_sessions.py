@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,32 +16,12 @@ from k8e.client import (
     SandboxClient,
     Session,
 )
-from k8e.client.discovery import Target, discover
+from k8e.client.discovery import Target
 from k8e.client.processes import AsyncProcess, AsyncProcessInput
 from k8e.client.runs import AsyncRun
 from k8e.client.session import AsyncChildren, AsyncSessionFiles
 from k8e.client.sync.session import Children, Process, ProcessInput, Run, SessionFiles, Terminal
 from k8e.client.terminals import AsyncTerminal
-from tests.support.door import server_process
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    root = tmp_path_factory.mktemp("server")
-    with server_process(root):
-        yield discover(environ={"K8E_DATA_DIR": str(root)})
-
-
-@pytest.fixture
-def client(target: Target) -> Iterator[SandboxClient]:
-    with SandboxClient(target=target) as client:
-        yield client
-
-
-@pytest.fixture
-def session(client: SandboxClient) -> Iterator[Session]:
-    with client.create() as session:
-        yield session
 
 
 def test_a_session_is_destroyed_with_its_block_and_destroying_it_again_is_harmless(client: SandboxClient) -> None:

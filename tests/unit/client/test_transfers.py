@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,25 +15,10 @@ from k8e.client import (
     FileInfo,
     InvalidRequest,
     NotFound,
-    SandboxClient,
     Session,
 )
-from k8e.client.discovery import Target, discover
+from k8e.client.discovery import Target
 from k8e.client.landing import link_stays_inside, parts_below
-from tests.support.door import server_process
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    root = tmp_path_factory.mktemp("server")
-    with server_process(root):
-        yield discover(environ={"K8E_DATA_DIR": str(root)})
-
-
-@pytest.fixture
-def session(target: Target) -> Iterator[Session]:
-    with SandboxClient(target=target) as client, client.create() as session:
-        yield session
 
 
 def mode(path: Path) -> int:

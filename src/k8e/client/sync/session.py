@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from types import TracebackType
-from typing import Self, cast
+from typing import Generic, Self, TypeVar, cast
 
 from k8e.client.processes import AsyncProcess, AsyncProcessInput
 from k8e.client.runs import AsyncRun
@@ -16,13 +16,19 @@ from k8e.client.values import Chunk, Exit
 
 __all__ = ["Children", "Process", "ProcessInput", "Run", "Session", "SessionFiles", "Terminal"]
 
+A = TypeVar("A")
 
-class Run:
-    """A background run; letting go of the object leaves the run alone."""
 
-    def __init__(self, calls: AsyncRun, loop: LoopThread) -> None:
+class Plain(Generic[A]):
+    """An object in front of an async one, whose calls run on the client's loop."""
+
+    def __init__(self, calls: A, loop: LoopThread) -> None:
         self.calls = calls
         self.loop = loop
+
+
+class Run(Plain[AsyncRun]):
+    """A background run; letting go of the object leaves the run alone."""
 
     @property
     def run_id(self) -> str:
@@ -34,23 +40,18 @@ class Run:
     output = Iterating(AsyncRun.output)
 
 
-class ProcessInput:
+class ProcessInput(Plain[AsyncProcessInput]):
     """The standard input of a command. Read its output meanwhile: as with every pipe, a full one waits."""
-
-    def __init__(self, calls: AsyncProcessInput, loop: LoopThread) -> None:
-        self.calls = calls
-        self.loop = loop
 
     write = Blocking(AsyncProcessInput.write)
     close = Blocking(AsyncProcessInput.close)
 
 
-class Process:
+class Process(Plain[AsyncProcess]):
     """A running command. Iterating yields its output; `exit` is there when it has ended."""
 
     def __init__(self, calls: AsyncProcess, loop: LoopThread) -> None:
-        self.calls = calls
-        self.loop = loop
+        super().__init__(calls, loop)
         self.stdin = ProcessInput(calls.stdin, loop)
 
     def __enter__(self) -> Self:
@@ -82,12 +83,8 @@ class Process:
     close = Blocking(AsyncProcess.close)
 
 
-class Terminal:
+class Terminal(Plain[AsyncTerminal]):
     """A program on a pty; letting go of the object leaves it running."""
-
-    def __init__(self, calls: AsyncTerminal, loop: LoopThread) -> None:
-        self.calls = calls
-        self.loop = loop
 
     def __enter__(self) -> Self:
         return self
@@ -107,12 +104,8 @@ class Terminal:
     destroy = Blocking(AsyncTerminal.destroy)
 
 
-class SessionFiles:
+class SessionFiles(Plain[AsyncSessionFiles]):
     """A session's files. A relative path means one below /workspace."""
-
-    def __init__(self, calls: AsyncSessionFiles, loop: LoopThread) -> None:
-        self.calls = calls
-        self.loop = loop
 
     read = Blocking(AsyncSessionFiles.read)
     read_bytes = Blocking(AsyncSessionFiles.read_bytes)
@@ -128,12 +121,8 @@ class SessionFiles:
     download = Blocking(AsyncSessionFiles.download)
 
 
-class Children:
+class Children(Plain[AsyncChildren]):
     """Sessions with sandboxes of their own that share this one's /workspace."""
-
-    def __init__(self, calls: AsyncChildren, loop: LoopThread) -> None:
-        self.calls = calls
-        self.loop = loop
 
     def create(self) -> Session:
         return Session(self.loop.wait(self.calls.create()), self.loop)
@@ -142,12 +131,11 @@ class Children:
         return [Session(each, self.loop) for each in self.loop.wait(self.calls.list())]
 
 
-class Session:
+class Session(Plain[AsyncSession]):
     """A session; as a context manager it is destroyed at the end."""
 
     def __init__(self, calls: AsyncSession, loop: LoopThread) -> None:
-        self.calls = calls
-        self.loop = loop
+        super().__init__(calls, loop)
         self.files = SessionFiles(calls.files, loop)
         self.children = Children(calls.children, loop)
 
