@@ -81,8 +81,22 @@ class SessionLimits(_message.Message):
     network_bytes_per_s: int
     def __init__(self, cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., processes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., output_bytes: _Optional[int] = ..., run_output_bytes: _Optional[int] = ..., command_timeout_s: _Optional[float] = ..., ttl_s: _Optional[float] = ..., idle_timeout_s: _Optional[float] = ..., connections: _Optional[int] = ..., network_bytes_per_s: _Optional[int] = ...) -> None: ...
 
+class Gates(_message.Message):
+    __slots__ = ("egress", "write_paths", "workspace", "secrets", "commands")
+    EGRESS_FIELD_NUMBER: _ClassVar[int]
+    WRITE_PATHS_FIELD_NUMBER: _ClassVar[int]
+    WORKSPACE_FIELD_NUMBER: _ClassVar[int]
+    SECRETS_FIELD_NUMBER: _ClassVar[int]
+    COMMANDS_FIELD_NUMBER: _ClassVar[int]
+    egress: bool
+    write_paths: _containers.RepeatedScalarFieldContainer[str]
+    workspace: bool
+    secrets: bool
+    commands: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, egress: _Optional[bool] = ..., write_paths: _Optional[_Iterable[str]] = ..., workspace: _Optional[bool] = ..., secrets: _Optional[bool] = ..., commands: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class CreateSessionRequest(_message.Message):
-    __slots__ = ("session_id", "tenant_id", "allowed_hosts", "runtime_class", "env", "secret_refs", "limits", "image", "user", "network", "brokered_secrets")
+    __slots__ = ("session_id", "tenant_id", "allowed_hosts", "runtime_class", "env", "secret_refs", "limits", "image", "user", "network", "brokered_secrets", "gates")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +115,7 @@ class CreateSessionRequest(_message.Message):
     USER_FIELD_NUMBER: _ClassVar[int]
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     BROKERED_SECRETS_FIELD_NUMBER: _ClassVar[int]
+    GATES_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     tenant_id: str
     allowed_hosts: _containers.RepeatedScalarFieldContainer[str]
@@ -112,7 +127,8 @@ class CreateSessionRequest(_message.Message):
     user: str
     network: str
     brokered_secrets: _containers.RepeatedCompositeFieldContainer[BrokeredSecret]
-    def __init__(self, session_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., runtime_class: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., secret_refs: _Optional[_Iterable[_Union[SecretRef, _Mapping]]] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ..., network: _Optional[str] = ..., brokered_secrets: _Optional[_Iterable[_Union[BrokeredSecret, _Mapping]]] = ...) -> None: ...
+    gates: Gates
+    def __init__(self, session_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., runtime_class: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., secret_refs: _Optional[_Iterable[_Union[SecretRef, _Mapping]]] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ..., network: _Optional[str] = ..., brokered_secrets: _Optional[_Iterable[_Union[BrokeredSecret, _Mapping]]] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ...) -> None: ...
 
 class CreateSessionResponse(_message.Message):
     __slots__ = ("session_id", "pod_ip", "session")
@@ -131,7 +147,7 @@ class GetSessionRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ...) -> None: ...
 
 class GetSessionResponse(_message.Message):
-    __slots__ = ("session_id", "phase", "runtime_class", "pod_ip", "tenant_id", "expires_at", "env_keys", "secret_env_vars", "background_runs", "allowed_hosts", "image", "limits", "idle_at", "created_at", "warm", "parent_session_id", "child_session_ids", "network", "brokered_secrets", "owner", "usage")
+    __slots__ = ("session_id", "phase", "runtime_class", "pod_ip", "tenant_id", "expires_at", "env_keys", "secret_env_vars", "background_runs", "allowed_hosts", "image", "limits", "idle_at", "created_at", "warm", "parent_session_id", "child_session_ids", "network", "brokered_secrets", "owner", "usage", "gates")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +169,7 @@ class GetSessionResponse(_message.Message):
     BROKERED_SECRETS_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    GATES_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     phase: str
     runtime_class: str
@@ -174,7 +191,8 @@ class GetSessionResponse(_message.Message):
     brokered_secrets: _containers.RepeatedCompositeFieldContainer[BrokeredSecret]
     owner: str
     usage: SessionUsage
-    def __init__(self, session_id: _Optional[str] = ..., phase: _Optional[str] = ..., runtime_class: _Optional[str] = ..., pod_ip: _Optional[str] = ..., tenant_id: _Optional[str] = ..., expires_at: _Optional[int] = ..., env_keys: _Optional[_Iterable[str]] = ..., secret_env_vars: _Optional[_Iterable[str]] = ..., background_runs: _Optional[int] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., image: _Optional[str] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., idle_at: _Optional[int] = ..., created_at: _Optional[int] = ..., warm: _Optional[bool] = ..., parent_session_id: _Optional[str] = ..., child_session_ids: _Optional[_Iterable[str]] = ..., network: _Optional[str] = ..., brokered_secrets: _Optional[_Iterable[_Union[BrokeredSecret, _Mapping]]] = ..., owner: _Optional[str] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ...) -> None: ...
+    gates: Gates
+    def __init__(self, session_id: _Optional[str] = ..., phase: _Optional[str] = ..., runtime_class: _Optional[str] = ..., pod_ip: _Optional[str] = ..., tenant_id: _Optional[str] = ..., expires_at: _Optional[int] = ..., env_keys: _Optional[_Iterable[str]] = ..., secret_env_vars: _Optional[_Iterable[str]] = ..., background_runs: _Optional[int] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., image: _Optional[str] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., idle_at: _Optional[int] = ..., created_at: _Optional[int] = ..., warm: _Optional[bool] = ..., parent_session_id: _Optional[str] = ..., child_session_ids: _Optional[_Iterable[str]] = ..., network: _Optional[str] = ..., brokered_secrets: _Optional[_Iterable[_Union[BrokeredSecret, _Mapping]]] = ..., owner: _Optional[str] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ...) -> None: ...
 
 class SessionUsage(_message.Message):
     __slots__ = ("cpu_s", "memory_bytes", "processes")
@@ -816,14 +834,16 @@ class ConfirmActionResponse(_message.Message):
     def __init__(self, approval_id: _Optional[str] = ..., approved: _Optional[bool] = ..., status: _Optional[str] = ..., reason: _Optional[str] = ..., decided_by: _Optional[str] = ..., expires_at: _Optional[int] = ...) -> None: ...
 
 class ApproveActionRequest(_message.Message):
-    __slots__ = ("approval_id", "approved", "reason")
+    __slots__ = ("approval_id", "approved", "reason", "presence")
     APPROVAL_ID_FIELD_NUMBER: _ClassVar[int]
     APPROVED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_FIELD_NUMBER: _ClassVar[int]
     approval_id: str
     approved: bool
     reason: str
-    def __init__(self, approval_id: _Optional[str] = ..., approved: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    presence: str
+    def __init__(self, approval_id: _Optional[str] = ..., approved: _Optional[bool] = ..., reason: _Optional[str] = ..., presence: _Optional[str] = ...) -> None: ...
 
 class ApproveActionResponse(_message.Message):
     __slots__ = ("ok",)
@@ -1394,3 +1414,25 @@ class StopServerResponse(_message.Message):
     OK_FIELD_NUMBER: _ClassVar[int]
     ok: bool
     def __init__(self, ok: _Optional[bool] = ...) -> None: ...
+
+class McpStart(_message.Message):
+    __slots__ = ("client_id", "tenant_id")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_ID_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    tenant_id: str
+    def __init__(self, client_id: _Optional[str] = ..., tenant_id: _Optional[str] = ...) -> None: ...
+
+class McpInput(_message.Message):
+    __slots__ = ("start", "line")
+    START_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    start: McpStart
+    line: bytes
+    def __init__(self, start: _Optional[_Union[McpStart, _Mapping]] = ..., line: _Optional[bytes] = ...) -> None: ...
+
+class McpOutput(_message.Message):
+    __slots__ = ("line",)
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    line: bytes
+    def __init__(self, line: _Optional[bytes] = ...) -> None: ...

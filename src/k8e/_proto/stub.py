@@ -366,6 +366,12 @@ class SandboxStub:
             request_serializer=pb.WhoAmIRequest.SerializeToString,
             response_deserializer=pb.WhoAmIResponse.FromString,
         )
+        self.ServeMcp: aio.StreamStreamMultiCallable[pb.McpInput, pb.McpOutput]
+        self.ServeMcp = channel.stream_stream(
+            "/sandbox.v1.SandboxService/ServeMcp",
+            request_serializer=pb.McpInput.SerializeToString,
+            response_deserializer=pb.McpOutput.FromString,
+        )
         self.ServerStatus: aio.UnaryUnaryMultiCallable[pb.ServerStatusRequest, pb.ServerStatusResponse]
         self.ServerStatus = channel.unary_unary(
             "/sandbox.v1.SandboxService/ServerStatus",
