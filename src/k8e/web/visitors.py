@@ -1,0 +1,122 @@
+"""Who the server takes a visitor for: asked of the server itself, and remembered for a moment.
+
+Each credential has one connection to the server, so that everything a visitor does there is done, limited and written
+down as its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from k8e.client.aio import AsyncSandboxClient
+from k8e.client.discovery import Target
+from k8e.client.errors import Unauthenticated, Unreachable
+from k8e.client.people import Identity
+
+__all__ = ["Visitor", "Visitors"]
+
+KNOWN_S = 5.0
+"""How long an answer about a key holds: so late a deleted key is noticed by this door, at most."""
+ASKING = 16
+"""Questions about unknown keys at a time; further ones wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visitor:
+    """Somebody who may come in."""
+
+    client: AsyncSandboxClient
+    """Acts as the visitor. It is the door's: never close it."""
+    identity: str
+    owner: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Known:
+    client: AsyncSandboxClient
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    who: Identity | None = None
+    asked_at: float = 0.0
+
+    def is_fresh(self) -> bool:
+        return self.who is not None and time.monotonic() - self.asked_at < KNOWN_S
+
+
+Revive = Callable[[], Awaitable[bool]]
+"""Bring the server back, where that is ours to do; false where it is not."""
+
+
+class Visitors:
+    """Everybody this door knows; `open` it."""
+
+    def __init__(self, target: Target, revive: Revive) -> None:
+        self._target = target
+        self._revive = revive
+        self._reviving = asyncio.Lock()
+        self._asking = asyncio.Semaphore(ASKING)
+        self._known: dict[str, Known] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, target: Target, revive: Revive) -> AsyncIterator[Visitors]:
+        visitors = cls(target, revive)
+        try:
+            yield visitors
+        finally:
+            await visitors._close()
+
+    async def ourselves(self) -> Visitor:
+        """Whoever runs this process. Raises: SandboxError."""
+        return await self._visitor("", self._target)
+
+    async def with_key(self, key: str) -> Visitor:
+        """Whoever has this key. Raises: SandboxError; Unauthenticated when it is nobody's."""
+        # A presented key decides alone; a certificate of ours must not speak for its bearer.
+        target = dataclasses.replace(self._target, api_key=key, owner="", key=None, certificate=None)
+        async with self._asking:
+            return await self._visitor(hashlib.sha256(key.encode()).hexdigest(), target)
+
+    async def _visitor(self, name: str, target: Target) -> Visitor:
+        while True:
+            known = self._known.get(name)
+            if known is None:
+                known = self._known[name] = Known(client=AsyncSandboxClient(target=target))
+            async with known.asking:
+                if self._known.get(name) is known:
+                    return await self._recognized(name, known)
+
+    async def _recognized(self, name: str, known: Known) -> Visitor:
+        who = known.who
+        if who is None or not known.is_fresh():
+            try:
+                who = await self._asked(known.client)
+            except BaseException as error:
+                if isinstance(error, Unauthenticated):
+                    known.who = None
+                # One that was good once may be in somebody's hands still; there are only as many as there were keys.
+                if not known.asked_at:
+                    del self._known[name]
+                    await known.client.close()
+                raise
+            known.who, known.asked_at = who, time.monotonic()
+        return Visitor(client=known.client, identity=who.identity, owner=who.owner)
+
+    async def _asked(self, client: AsyncSandboxClient) -> Identity:
+        try:
+            return await client.whoami()
+        except Unreachable:
+            async with self._reviving:
+                if not await self._revive():
+                    raise
+            return await client.whoami()
+
+    async def _close(self) -> None:
+        known, self._known = list(self._known.values()), {}
+        for each in known:
+            await each.client.close()
