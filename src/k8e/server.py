@@ -28,6 +28,7 @@ from k8e.doors.grpc import Address, Door, FrontSettings, serve
 from k8e.doors.service import Edge, IdentityRpcs, ServerFacts, Service
 from k8e.doors.service.auditing import Auditing
 from k8e.doors.service.errors import single
+from k8e.doors.service.presence import Presence
 from k8e.doors.service.rates import Rates
 from k8e.egress.client import EgressClient
 from k8e.egress.defaults import CA_BUNDLE_AT, Registries
@@ -99,6 +100,7 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
             defaults=session_defaults(settings),
             facts=facts(settings, doors, stop, office.authority.fingerprint),
             identity=IdentityRpcs(office),
+            presence=Presence(allowed=settings.approve_in_person),
         )
         with contextlib.closing(SocketTable()) as sockets, contextlib.closing(Journal(settings.data_dir)) as journal:
             keeper = office.doorkeeper(sockets=sockets if settings.loopback_identity else None, operator=os.geteuid())

@@ -37,6 +37,8 @@ class ServerSettings:
     """One more name for the server's certificate."""
     loopback_identity: bool = True
     """Whether a loopback connection without a credential is the user that the kernel says it belongs to."""
+    approve_in_person: bool = True
+    """Whether a user may decide what its own programs asked, at a terminal or in an agent's window."""
     default_runtime: str = Runtime.GVISOR
     default_image: str = "host"
     default_cpu: float = 1.0
@@ -176,6 +178,13 @@ OPTIONS = (
         "loopback_identity",
         flag,
         "whether users of this machine are known by their uid on loopback connections: true (default) or false",
+        bare=True,
+    ),
+    Option(
+        "approve_in_person",
+        flag,
+        "whether a user of this machine may answer its own agent's questions, at a terminal or in the agent's window: "
+        "true (default) or false",
         bare=True,
     ),
     Option("default_runtime", runtime, "runtime of sessions that name none: gvisor or container (default gvisor)"),

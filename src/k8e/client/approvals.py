@@ -27,9 +27,13 @@ class ApprovalCalls(Transport):
         """How an approval that was asked for stands, waiting for a decision at most `timeout` seconds."""
         return await self._decided(Approval(approval_id=approval_id, status="pending"), timeout)
 
-    async def approve(self, approval_id: str, approved: bool = True, reason: str = "") -> None:
-        """Decide. Raises: Denied for the identity that asked, Conflict when it was decided otherwise."""
-        request = pb.ApproveActionRequest(approval_id=approval_id, approved=approved, reason=reason)
+    async def approve(self, approval_id: str, approved: bool = True, reason: str = "", *, presence: str = "") -> None:
+        """Decide. Raises: Denied for the identity that asked, Conflict when it was decided otherwise.
+
+        `presence` says how a person was asked by this program, which runs as a user of the server's machine:
+        `elicitation` in an agent's window, `terminal` at a terminal. Only then may it be the user that asked.
+        """
+        request = pb.ApproveActionRequest(approval_id=approval_id, approved=approved, reason=reason, presence=presence)
         await self._call(self._stub.ApproveAction, request, timeout_s=QUICK_S)
 
     async def approvals(self, *, all: bool = False) -> list[Approval]:

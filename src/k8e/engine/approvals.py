@@ -75,8 +75,9 @@ class Approval:
         """
         if decided_by == self.asked_by:
             raise Denied(
-                f"{decided_by} asked for {self.approval_id} and cannot decide it: decide as somebody else, "
-                "for example with a key of the role approver"
+                f"{decided_by} asked for {self.approval_id} and cannot decide it: a person does, in a terminal on the "
+                f"server's machine (k8e sandbox approve {self.approval_id}), or another identity, for example a key of "
+                "the role approver"
             )
         current = self.at(now)
         status = ApprovalStatus.APPROVED if approved else ApprovalStatus.REJECTED

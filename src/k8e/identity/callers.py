@@ -9,6 +9,8 @@ from k8e.model import OwnerId
 
 __all__ = ["Caller", "Role", "local_caller", "uid_owner"]
 
+LOCAL = frozenset({"unix", "loopback"})
+
 
 class Role(StrEnum):
     USER = "user"
@@ -30,6 +32,13 @@ class Caller:
     """The proof: loopback, unix, key or certificate."""
     key_id: str = ""
     """Which key it was, for key and certificate; a name alone may be given again."""
+    pid: int = 0
+    """The process at the other end, where the kernel named it (unix); 0 elsewhere."""
+
+    @property
+    def is_local_user(self) -> bool:
+        """Whether the kernel itself said which user of this machine this is."""
+        return self.via in LOCAL
 
 
 def uid_owner(uid: int) -> OwnerId:
@@ -37,7 +46,7 @@ def uid_owner(uid: int) -> OwnerId:
     return OwnerId(f"uid:{uid}")
 
 
-def local_caller(uid: int, *, operator: int, via: str) -> Caller:
+def local_caller(uid: int, *, operator: int, via: str, pid: int = 0) -> Caller:
     """A user of this machine; the one that runs the server is its administrator."""
     owner = uid_owner(uid)
-    return Caller(owner=owner, identity=owner, role=Role.ADMIN if uid == operator else Role.USER, via=via)
+    return Caller(owner=owner, identity=owner, role=Role.ADMIN if uid == operator else Role.USER, via=via, pid=pid)

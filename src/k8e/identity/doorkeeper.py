@@ -64,8 +64,8 @@ class Doorkeeper:
                 return self._by_certificate(der)
             case TcpPeer() as peer:
                 return self._by_loopback(peer)
-            case UnixPeer(uid):
-                return local_caller(uid, operator=self._operator, via="unix")
+            case UnixPeer(uid, pid):
+                return local_caller(uid, operator=self._operator, via="unix", pid=pid)
         raise Unauthenticated("unknown caller: this connection is not one of ours")
 
     def _by_key(self, authorization: str) -> Caller:

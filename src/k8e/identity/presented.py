@@ -12,6 +12,8 @@ class UnixPeer:
     """A process of this machine, by the kernel's word."""
 
     uid: int
+    pid: int = 0
+    """The one that connected; 0 where it is not known, or not to be seen from here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import ApprovalView, Engine
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call
+from k8e.doors.service.presence import Presence
 from k8e.errors import Conflict, NotFound
 from k8e.model import ApprovalStatus
 
@@ -15,8 +16,9 @@ TEXT_BYTES = 4096
 
 
 class ApprovalRpcs:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, presence: Presence) -> None:
         self._engine = engine
+        self._presence = presence
 
     async def ConfirmAction(self, call: Call, request: pb.ConfirmActionRequest) -> pb.ConfirmActionResponse:
         """Without an id: put the question and return at once. With it: wait for the answer."""
@@ -32,7 +34,7 @@ class ApprovalRpcs:
     async def ApproveAction(self, call: Call, request: pb.ApproveActionRequest) -> pb.ApproveActionResponse:
         await self._engine.decide_approval(
             call.owner,
-            call.caller.identity,
+            self._presence.decider(call, request.presence),
             fields.word(request.approval_id, "approval_id"),
             request.approved,
             fields.clean(request.reason, "reason", limit=TEXT_BYTES),

@@ -20,6 +20,7 @@ from k8e.doors.service.execs import ExecRpcs
 from k8e.doors.service.files import FileRpcs
 from k8e.doors.service.identity import IdentityRpcs
 from k8e.doors.service.network import NetworkRpcs
+from k8e.doors.service.presence import IN_PERSON, Presence
 from k8e.doors.service.runs import RunRpcs
 from k8e.doors.service.secrets import SecretRpcs
 from k8e.doors.service.server import ServerFacts, ServerRpcs
@@ -40,7 +41,15 @@ Method = Callable[[Call, Any], Awaitable[Any]]
 class Service:
     """All RPCs over one engine; an RPC that no room serves is refused with a clear text."""
 
-    def __init__(self, engine: Engine, *, defaults: SessionSpec, facts: ServerFacts, identity: IdentityRpcs) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        defaults: SessionSpec,
+        facts: ServerFacts,
+        identity: IdentityRpcs,
+        presence: Presence = IN_PERSON,
+    ) -> None:
         rooms = (
             SessionRpcs(engine, defaults),
             ExecRpcs(engine),
@@ -50,7 +59,7 @@ class Service:
             SecretRpcs(engine),
             NetworkRpcs(engine),
             identity,
-            ApprovalRpcs(engine),
+            ApprovalRpcs(engine, presence),
             ServerRpcs(engine, facts),
         )
         self._methods = {method.name: _method(rooms, method) for method in SERVICE.methods}
