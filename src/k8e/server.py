@@ -25,7 +25,7 @@ from k8e.agent import hook, libc
 from k8e.audit import Journal
 from k8e.doors import connect
 from k8e.doors.grpc import Address, Door, FrontSettings, serve
-from k8e.doors.service import Edge, IdentityRpcs, ServerFacts, Service
+from k8e.doors.service import Edge, IdentityRpcs, McpRpcs, ServerFacts, Service
 from k8e.doors.service.auditing import Auditing
 from k8e.doors.service.errors import single
 from k8e.doors.service.presence import Presence
@@ -38,6 +38,7 @@ from k8e.engine.settings import EgressSettings, EngineSettings, PoolSettings, Qu
 from k8e.errors import Conflict, HostUnsupported
 from k8e.identity import Office, SocketTable
 from k8e.identity.sealing import FileSealer
+from k8e.inside import InsideMcp
 from k8e.model import Limits, Runtime, SessionSpec
 from k8e.policy import entries
 from k8e.settings import ServerSettings, address
@@ -88,6 +89,7 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
     doors: dict[str, str] = {}
     sealer = FileSealer(settings.data_dir / "server" / "secrets.key")
     metrics = Metrics()
+    mcp = InsideMcp(office.keys, grace_s=settings.mcp_grace)
     async with (
         tracing(settings) as traces,
         network(settings.data_dir, registries.ca_bundle) as reach,
@@ -100,6 +102,7 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
             defaults=session_defaults(settings),
             facts=facts(settings, doors, stop, office.authority.fingerprint),
             identity=IdentityRpcs(office),
+            mcp=McpRpcs(mcp),
             presence=Presence(allowed=settings.approve_in_person),
         )
         with contextlib.closing(SocketTable()) as sockets, contextlib.closing(Journal(settings.data_dir)) as journal:
@@ -110,6 +113,7 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
                 service, keeper, steps=(*traces, metrics, rates, auditing), refusals=(metrics.refused, auditing.refused)
             )
             async with (
+                mcp.open(edge) as agents,
                 listening(settings, edge, undrained=stop.leave) as door,
                 connect.serve(edge, path=settings.data_dir / "server" / "k8e.sock", undrained=stop.leave) as socket,
                 numbers(settings, metrics, engine) as page,
@@ -125,6 +129,7 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
                 with published(settings.data_dir / "server" / "server.json", doors):
                     say_ready(engine, doors, office.authority.fingerprint)
                     await stop.asked()
+                agents.leave()
                 renewing.cancel()
         if stop.destroy:
             await engine.destroy_all()

@@ -55,6 +55,8 @@ class ServerSettings:
     """Whether a session may ask for the whole internet."""
     default_hosts: tuple[str, ...] = ()
     """Reached by sessions that bring no list, besides the hosts of pip, npm and GitHub."""
+    mcp_grace: int = 60
+    """Seconds that the sandboxes of an MCP client which was cut off wait for its return."""
     metrics_listen: str = "127.0.0.1:9640"
     """host:port of the page of numbers, always a loopback address; empty is none."""
     otel_endpoint: str = ""
@@ -201,6 +203,7 @@ OPTIONS = (
         "allow_open_network", flag, "whether sessions may have the open network: true or false (default)", bare=True
     ),
     Option("default_hosts", hosts, "hosts that sessions without a list may reach, too, separated by commas"),
+    Option("mcp_grace", count, "seconds that sandboxes of an MCP client which was cut off wait for it (default 60)"),
     Option("metrics_listen", metrics, "loopback host:port of /metrics (default 127.0.0.1:9640), or off"),
     Option("otel_endpoint", collector, "send traces to this collector, such as http://127.0.0.1:4318 (default: none)"),
     Option("log_level", level, "debug, info (default), warning or error"),

@@ -21,9 +21,11 @@ from pathlib import Path
 from k8e.client.discovery import Target
 from k8e.doors.connect import serve as serve_connect
 from k8e.doors.grpc import Address, Door, FrontSettings, serve
-from k8e.doors.service import Edge, IdentityRpcs, ServerFacts, Service
+from k8e.doors.service import Edge, IdentityRpcs, McpRpcs, ServerFacts, Service
 from k8e.doors.service.edge import Step
 from k8e.identity import KeyRing, Office, ServerCertificate, SocketTable, ensure_server_certificate
+from k8e.inside import InsideMcp
+from k8e.mcp.host import Host
 from k8e.model import SessionSpec
 from tests.support.fake_engine import FakeEngine
 
@@ -54,6 +56,7 @@ class OpenDoor:
     clock: Clock
     credentials: ServerCertificate
     group: asyncio.TaskGroup = field(repr=False)
+    agents: Host = field(repr=False)
 
 
 @asynccontextmanager
@@ -64,6 +67,7 @@ async def open_door(
     loopback: bool = True,
     settings: FrontSettings = FRONT,
     steps: Sequence[Step] = (),
+    mcp_grace_s: float = 60,
     undrained: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[OpenDoor]:
     """A served door on a free port; sessions live under `root`."""
@@ -75,11 +79,13 @@ async def open_door(
         keeper = office.doorkeeper(sockets=sockets if loopback else None, operator=os.geteuid())
         async with asyncio.TaskGroup() as group:
             engine = FakeEngine(root / "engine", group)
+            mcp = InsideMcp(office.keys, grace_s=mcp_grace_s)
             service = Service(
                 engine,
                 defaults=SessionSpec(),
                 facts=facts(root, stopped, office.authority.fingerprint),
                 identity=IdentityRpcs(office),
+                mcp=McpRpcs(mcp),
             )
             edge = Edge(service, keeper, steps=steps)
             serving = serve(
@@ -90,7 +96,7 @@ async def open_door(
                 settings=settings,
                 undrained=undrained,
             )
-            async with serving as door:
+            async with mcp.open(edge) as agents, serving as door:
                 yield OpenDoor(
                     target=Target(endpoint=str(door.bound[0]), found="test", roots=credentials.ca),
                     engine=engine,
@@ -101,7 +107,9 @@ async def open_door(
                     clock=clock,
                     credentials=credentials,
                     group=group,
+                    agents=agents,
                 )
+                agents.leave()
             await engine.close()
 
 

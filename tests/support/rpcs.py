@@ -23,6 +23,7 @@ METHODS = {method.name: method for method in SERVICE.methods}
 PATIENCE_S = 60.0
 SECRET = "vault"
 EXEC_ID = "exec-of-alice"
+PING = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +172,7 @@ def requests(b: Belongings, *, csr: str = "") -> dict[str, tuple[Message, ...]]:
         "KillRun": (pb.KillRunRequest(run_id=b.run_id),),
         "WhoAmI": (pb.WhoAmIRequest(),),
         "Login": (pb.LoginRequest(csr=csr, device_name="laptop", client_version="1"),),
+        "ServeMcp": (pb.McpInput(start=pb.McpStart(client_id="agent-of-alice")), pb.McpInput(line=PING)),
         "ServerStatus": (pb.ServerStatusRequest(),),
         "CreateApiKey": (pb.CreateApiKeyRequest(name="another"),),
         "ListApiKeys": (pb.ListApiKeysRequest(),),

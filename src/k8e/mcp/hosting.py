@@ -11,8 +11,9 @@ from mcp.server.lowlevel import Server
 from k8e import __version__
 from k8e.client import AsyncSandboxClient
 from k8e.mcp.scope import ClientScope
+from k8e.mcp.stream import serve
 
-__all__ = ["NAME", "ClientScope", "build_server"]
+__all__ = ["NAME", "ClientScope", "build_server", "serve"]
 
 NAME = "k8e-sandbox"
 

@@ -13,7 +13,7 @@ import secrets
 from k8e.client import AsyncSandboxClient
 from k8e.client.errors import NotFound
 
-__all__ = ["ClientScope", "mark_of"]
+__all__ = ["ClientScope", "destroy_marked", "mark_of"]
 
 MARK_CHARS = 12
 OWN = "own"
@@ -23,6 +23,19 @@ OWN = "own"
 def mark_of(client_id: str) -> str:
     """What a client's sessions are known by; it does not give away the id, which lets a client come back."""
     return hashlib.sha256(client_id.encode()).hexdigest()[:MARK_CHARS]
+
+
+async def destroy_marked(client: AsyncSandboxClient, mark: str) -> None:
+    """Destroy every session whose id begins so, at once."""
+    async with asyncio.TaskGroup() as group:
+        for each in await client.sessions("all"):
+            if each.session_id.startswith(mark):
+                group.create_task(destroy(client, each.session_id), name=f"destroy {each.session_id}")
+
+
+async def destroy(client: AsyncSandboxClient, session_id: str) -> None:
+    with contextlib.suppress(NotFound):
+        await client.destroy_session(session_id)
 
 
 class ClientScope:
@@ -50,16 +63,10 @@ class ClientScope:
                 self._own = await self._found(gone) or await self._made()
             return self._own
 
-    async def sessions(self) -> list[str]:
-        """Everything that this client has made and that is still there."""
-        return [each.session_id for each in await self._client.sessions("all") if self.holds(each.session_id)]
-
     async def close(self) -> None:
-        """Destroy what the client has made."""
+        """Destroy what the client has made. Raises: SandboxError, several of them in a group."""
         self._own = ""
-        for session_id in await self.sessions():
-            with contextlib.suppress(NotFound):
-                await self._client.destroy_session(session_id)
+        await destroy_marked(self._client, self._mark)
 
     async def _found(self, gone: str) -> str:
         """What an earlier connection of this client, or of this tenant, was using."""

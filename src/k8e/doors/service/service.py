@@ -19,6 +19,7 @@ from k8e.doors.service.errors import single
 from k8e.doors.service.execs import ExecRpcs
 from k8e.doors.service.files import FileRpcs
 from k8e.doors.service.identity import IdentityRpcs
+from k8e.doors.service.mcp import McpRpcs
 from k8e.doors.service.network import NetworkRpcs
 from k8e.doors.service.presence import IN_PERSON, Presence
 from k8e.doors.service.runs import RunRpcs
@@ -49,6 +50,7 @@ class Service:
         facts: ServerFacts,
         identity: IdentityRpcs,
         presence: Presence = IN_PERSON,
+        mcp: McpRpcs | None = None,
     ) -> None:
         rooms = (
             SessionRpcs(engine, defaults),
@@ -61,6 +63,7 @@ class Service:
             identity,
             ApprovalRpcs(engine, presence),
             ServerRpcs(engine, facts),
+            mcp,
         )
         self._methods = {method.name: _method(rooms, method) for method in SERVICE.methods}
 
