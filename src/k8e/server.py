@@ -100,7 +100,7 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
         service = Service(
             engine,
             defaults=session_defaults(settings),
-            facts=facts(settings, doors, stop, office.authority.fingerprint),
+            facts=facts(settings, doors, stop, office.authority.fingerprint, egress_settings(settings, registries)),
             identity=IdentityRpcs(office),
             mcp=McpRpcs(mcp),
             presence=Presence(allowed=settings.approve_in_person),
@@ -318,7 +318,9 @@ def session_defaults(settings: ServerSettings) -> SessionSpec:
     return SessionSpec(runtime=Runtime(settings.default_runtime), image=settings.default_image, limits=limits)
 
 
-def facts(settings: ServerSettings, doors: Mapping[str, str], stop: Stop, fingerprint: str) -> ServerFacts:
+def facts(
+    settings: ServerSettings, doors: Mapping[str, str], stop: Stop, fingerprint: str, egress: EgressSettings
+) -> ServerFacts:
     return ServerFacts(
         pid=os.getpid(),
         data_dir=str(settings.data_dir),
@@ -326,6 +328,7 @@ def facts(settings: ServerSettings, doors: Mapping[str, str], stop: Stop, finger
         doors=lambda: doors,
         ca_fingerprint=fingerprint,
         stop=stop.ask,
+        default_hosts=tuple(dict.fromkeys(map(entries.text, egress.rules))),
     )
 
 

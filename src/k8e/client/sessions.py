@@ -123,6 +123,7 @@ class SessionCalls(Transport):
             pool=json.loads(answer.pool_json or "[]"),
             sessions=answer.sessions,
             egress=json.loads(answer.egress_json or "{}"),
+            default_hosts=tuple(answer.default_hosts),
         )
 
     async def stop_server(self, *, destroy: bool = False) -> None:

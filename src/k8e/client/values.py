@@ -278,3 +278,5 @@ class ServerInfo:
     sessions: int
     egress: dict[str, int] = field(default_factory=dict)
     """What the network decided since the server started, in numbers."""
+    default_hosts: tuple[str, ...] = ()
+    """What a session that brings no list of its own may reach."""

@@ -25,6 +25,8 @@ class ServerFacts:
     ca_fingerprint: str
     """SHA-256 of the authority's certificate: what a client pins at first contact."""
     stop: Callable[[bool], None]
+    default_hosts: tuple[str, ...] = ()
+    """What sessions that bring no list may reach."""
 
 
 class ServerRpcs:
@@ -48,6 +50,7 @@ class ServerRpcs:
             version=self._facts.version,
             egress_json=json.dumps(egress_entry(status.egress)),
             ca_fingerprint=self._facts.ca_fingerprint,
+            default_hosts=self._facts.default_hosts,
         )
 
     async def StopServer(self, call: Call, request: pb.StopServerRequest) -> pb.StopServerResponse:
