@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import warnings
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.client.approvals import ApprovalCalls
@@ -33,6 +34,8 @@ from k8e.client.transport import deadline
 from k8e.client.values import BrokeredSecret, Chunk, ExecResult, Exit, Limits, SecretRef
 
 __all__ = ["AsyncSandboxClient"]
+
+T = TypeVar("T")
 
 
 class AsyncSandboxClient(
@@ -148,15 +151,13 @@ class AsyncSandboxClient(
     ) -> ExecResult:
         """Run a program's text, byte for byte, in the given session or the client's own."""
         request = run_request(code, language, timeout, workdir=workdir, env=env)
-        if session_id:
-            return await self._run_in(session_id, request, timeout)
-        own = await self._own_session()
-        try:
-            return await self._run_in(own, request, timeout)
-        except (NotFound, SandboxLost):
-            # Only a session that is gone answers so, and then nothing has run: making another is safe.
-            own = await self._own_session(gone=own)
-            return await self._run_in(own, request, timeout, recreated=True)
+
+        async def work(chosen: str, recreated: bool) -> ExecResult:
+            request.session_id = chosen
+            answer = await self._call(self._stub.Exec, request, timeout_s=deadline(timeout))
+            return exec_result(answer, recreated=recreated)
+
+        return await self._in_session(session_id, work)
 
     async def run_output(
         self,
@@ -170,9 +171,16 @@ class AsyncSandboxClient(
     ) -> AsyncIterator[Chunk | Exit]:
         """Like `run`, with the output as it comes and one `Exit` at the end."""
         request = run_request(code, language, timeout, workdir=workdir, env=env)
-        request.session_id = session_id or await self._own_session()
-        async for item in self._attached(request, None, timeout):
-            yield item
+
+        async def work(chosen: str, recreated: bool) -> tuple[Chunk | Exit, AsyncIterator[Chunk | Exit], bool]:
+            request.session_id = chosen
+            items = self._attached(request, None, timeout)
+            return await anext(items), items, recreated
+
+        first, rest, recreated = await self._in_session(session_id, work)
+        yield marked(first, recreated=recreated)
+        async for item in rest:
+            yield marked(item, recreated=recreated)
 
     async def run_background(
         self,
@@ -186,15 +194,23 @@ class AsyncSandboxClient(
     ) -> str:
         """Start a program in the background and return its run's id."""
         request = run_request(code, language, timeout, workdir=workdir, env=env)
-        request.session_id = session_id or await self._own_session()
-        return await self._started(request)
 
-    async def _run_in(
-        self, session_id: str, request: pb.ExecRequest, timeout: float, *, recreated: bool = False
-    ) -> ExecResult:
-        request.session_id = session_id
-        answer = await self._call(self._stub.Exec, request, timeout_s=deadline(timeout))
-        return exec_result(answer, recreated=recreated)
+        async def work(chosen: str, recreated: bool) -> str:
+            request.session_id = chosen
+            return await self._started(request)
+
+        return await self._in_session(session_id, work)
+
+    async def _in_session(self, named: str, work: Callable[[str, bool], Awaitable[T]]) -> T:
+        """Do the work in the named session, or in the client's own, which is made again once if it is gone."""
+        if named:
+            return await work(named, False)
+        own = await self._own_session()
+        try:
+            return await work(own, False)
+        except (NotFound, SandboxLost):
+            # Only a session that is gone answers so, and then nothing has run: making another is safe.
+            return await work(await self._own_session(gone=own), True)
 
     async def _own_session(self, *, gone: str = "") -> str:
         if self._pid != os.getpid():
@@ -209,6 +225,10 @@ class AsyncSandboxClient(
             return ""
         mine = (each for each in await self.sessions() if each.tenant_id == self._tenant_id)
         return next((each.session_id for each in mine if each.session_id != gone and not each.parent_session_id), "")
+
+
+def marked(item: Chunk | Exit, *, recreated: bool) -> Chunk | Exit:
+    return dataclasses.replace(item, session_recreated=True) if recreated and isinstance(item, Exit) else item
 
 
 def run_request(

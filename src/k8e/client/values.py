@@ -111,6 +111,8 @@ class Exit:
     duration_ms: int = 0
     truncated: bool = False
     egress_denied: tuple[EgressDenial, ...] = ()
+    session_recreated: bool = False
+    """Whether the client's own session had expired and a new, empty one was made for this call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

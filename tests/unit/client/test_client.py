@@ -75,6 +75,28 @@ def test_an_expired_session_of_the_clients_own_is_made_again_and_said_so(client:
     assert second.session_id != first.session_id
 
 
+def test_an_expired_session_of_the_clients_own_is_made_again_for_output_and_for_the_background(
+    client: SandboxClient,
+) -> None:
+    client.destroy_session(client.run("true").session_id)
+    *chunks, end = client.run_output("echo on")
+    assert isinstance(end, Exit)
+    assert (chunks, end.session_recreated) == ([Chunk("stdout", 0, b"on\n")], True)
+    *_, end = client.run_output("true")
+    assert isinstance(end, Exit)
+    assert not end.session_recreated  # the control: it is there
+    own = client.run("true").session_id
+    client.destroy_session(own)
+    run = client.poll_run(client.run_background("true"))
+    assert run.session_id != own
+
+
+@pytest.mark.parametrize("way", ["run_output", "run_background"])
+def test_no_way_of_running_replaces_an_explicit_session(client: SandboxClient, way: str) -> None:
+    with pytest.raises(NotFound, match="session sess-gone not found"):
+        list(getattr(client, way)("true", session_id="sess-gone"))
+
+
 def test_an_explicit_session_is_never_replaced(client: SandboxClient) -> None:
     with pytest.raises(NotFound, match="session sess-gone not found"):
         client.run("true", session_id="sess-gone")
@@ -226,6 +248,16 @@ def test_sandbox_session_gives_a_client_and_a_fresh_session(target: Target, monk
     with sandbox_session(runtime_class="gvisor", allowed_hosts=["github.com"]) as (client, sid):
         client.write_file(sid, "/workspace/main.py", "print(40 + 2)")
         assert client.exec(sid, "python3 main.py").stdout == "42\n"
+
+
+def test_a_session_that_ended_inside_the_block_is_no_error_at_its_end(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("K8E_DATA_DIR", target.found)
+    with sandbox_session() as (client, sid):
+        client.destroy_session(sid)
+        with pytest.raises(NotFound):
+            client.get(sid)
 
 
 def test_bad_arguments_and_missing_parts_have_their_own_errors(client: SandboxClient) -> None:

@@ -143,9 +143,5 @@ def sandbox_session(
     runtime_class: str = "", allowed_hosts: Sequence[str] | None = None, endpoint: str | None = None
 ) -> Iterator[tuple[SandboxClient, str]]:
     """A client and a fresh session that is destroyed at the end."""
-    with SandboxClient(endpoint) as client:
-        session_id = client.create_session(runtime_class, allowed_hosts)
-        try:
-            yield client, session_id
-        finally:
-            client.destroy_session(session_id)
+    with SandboxClient(endpoint) as client, client.create(runtime_class, allowed_hosts) as session:
+        yield client, session.session_id
