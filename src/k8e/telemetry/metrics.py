@@ -14,8 +14,8 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from k8e.doors.service.auditing import outcome as code_of
 from k8e.doors.service.call import Call
+from k8e.doors.service.errors import outcome as code_of
 from k8e.errors import K8eError
 from k8e.identity.presented import Presented
 from k8e.model import ApprovalStatus, Outcome, Runtime, Template

@@ -19,9 +19,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from k8e.doors.service.auditing import objects
-from k8e.doors.service.auditing import outcome as code_of
 from k8e.doors.service.call import Call
+from k8e.doors.service.errors import outcome as code_of
+from k8e.doors.service.naming import objects
 from k8e.model import ApprovalStatus, Outcome, Runtime
 
 __all__ = ["Tracing", "exporting"]

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.doors.service.auditing import LOOKS, OBJECTS, Auditing
+from k8e.doors.service.auditing import Auditing
+from k8e.doors.service.naming import LOOKS, OBJECTS
 from k8e.doors.service.service import SERVICE
 from k8e.errors import Denied, Exhausted, NotFound, Unauthenticated
 from k8e.identity.callers import Role
@@ -115,6 +116,58 @@ async def test_of_a_stream_the_first_message_names_the_objects(kept: Kept) -> No
     assert SECRET not in json.dumps(kept.records)
 
 
+@pytest.mark.parametrize(
+    ("rpc", "request_", "named"),
+    [
+        (
+            "WriteStream",
+            pb.WriteStreamRequest(open=pb.WriteStreamOpen(session_id="s", path_bytes=b"/workspace/\xff")),
+            {"session_id": "s", "path": "/workspace/\\xff"},
+        ),
+        (
+            "MoveFile",
+            pb.MoveFileRequest(session_id="s", source_bytes=b"/workspace/a", target="/workspace/b"),
+            {"session_id": "s", "source": "/workspace/a", "target": "/workspace/b"},
+        ),
+        (
+            "UpdateAllowedHosts",
+            pb.UpdateAllowedHostsRequest(session_id="s", add=["a.example", "b.example"]),
+            {"session_id": "s", "add": "a.example,b.example"},
+        ),
+        (
+            "CreateApiKey",
+            pb.CreateApiKeyRequest(name="eve", owner="uid:1000", role="approver"),
+            {"name": "eve", "for_owner": "uid:1000", "role": "approver", "owner": "uid:1"},
+        ),
+        (
+            "ApproveAction",
+            pb.ApproveActionRequest(approval_id="a", reason="read it", presence="terminal"),
+            {"approval_id": "a", "reason": "read it", "presence": "terminal"},
+        ),
+    ],
+)
+async def test_what_a_call_is_about_is_named(kept: Kept, rpc: str, request_: object, named: dict[str, str]) -> None:
+    with Auditing(kept)(rpc, as_uid(1), request_):
+        pass
+    assert named.items() <= kept.records[0].items()
+
+
+@pytest.mark.parametrize("method", list(SERVICE.methods), ids=lambda method: method.name)
+async def test_whoever_streams_names_its_session(kept: Kept, method: object) -> None:
+    """Wherever a request has the name of a session, in itself or in what opens its stream, the record has it."""
+    from google.protobuf.message_factory import GetMessageClass
+
+    message = GetMessageClass(method.input_type)()  # type: ignore[attr-defined]  # a descriptor has no public type
+    inside = [field for field in message.DESCRIPTOR.fields if field.containing_oneof and field.message_type]
+    holders = [message, *(getattr(message, field.name) for field in inside)]
+    holders = [each for each in holders if "session_id" in each.DESCRIPTOR.fields_by_name]
+    for each in holders:
+        each.session_id = "sess-named"
+    with pytest.raises(Denied), Auditing(kept)(method.name, as_uid(1), message):  # type: ignore[attr-defined]
+        raise Denied("so that it is recorded")
+    assert kept.records[0].get("session_id") == ("sess-named" if holders else None)
+
+
 @pytest.mark.parametrize("method", list(SERVICE.methods), ids=lambda method: method.name)
 async def test_no_record_holds_contents(kept: Kept, method: object) -> None:
     """Every text and bytes field that is not an object's name is filled with something that must not be seen."""
@@ -122,7 +175,7 @@ async def test_no_record_holds_contents(kept: Kept, method: object) -> None:
 
     message = GetMessageClass(method.input_type)()  # type: ignore[attr-defined]  # a descriptor has no public type
     for field in message.DESCRIPTOR.fields:
-        if field.name in OBJECTS or field.is_repeated:
+        if field.name.removesuffix("_bytes") in OBJECTS or field.is_repeated:
             continue
         if field.type == field.TYPE_STRING:
             setattr(message, field.name, SECRET)

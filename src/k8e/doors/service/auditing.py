@@ -10,11 +10,12 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from k8e.buckets import Buckets
 from k8e.doors.service.call import Call
-from k8e.doors.service.errors import answer_for
+from k8e.doors.service.errors import outcome
+from k8e.doors.service.naming import LOOKS, Names, cut, made, objects
 from k8e.errors import K8eError
 from k8e.identity.presented import Presented, TcpPeer, UnixPeer
 
@@ -23,24 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Auditing", "Journal"]
 
-LOOKS = frozenset({
-    "GetSession", "ListSessions", "PollRun", "GetProcesses", "ListFiles", "GetTranscript", "GetEvents", "SnapshotList",
-    "TerminalStream", "TerminalForeground", "ListExposed", "AttachExec", "AttachRun", "ListRuns", "StatFile",
-    "ListDirectory", "WatchFiles", "ListEgress", "ListSecrets", "ListWorkspaces", "ListApprovals", "ListApiKeys",
-    "WhoAmI", "ServerStatus",
-})  # fmt: skip
-OBJECTS = (
-    "session_id", "parent_session_id", "run_id", "exec_id", "terminal_id", "approval_id", "tenant_id", "name", "path",
-    "approved", "role",
-)  # fmt: skip
-MADE = ("session_id", "run_id", "terminal_id", "approval_id", "name", "status")
-"""What an answer adds: the names of things that the call made."""
-MESSAGES_INSIDE = ("start",)
-VALUE_CHARS = 256
 STRANGERS_PER_S, STRANGERS_BURST = 5.0, 100.0
 """Records about callers whom nobody knows: they must not be able to fill the disk."""
-
-
 LONG_S = 1.0
 BEGUN = "BEGUN"
 DENIALS = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED"})
@@ -88,7 +73,7 @@ class Auditing:
         if self._strangers.take(""):
             self._untold += 1
             return
-        record: dict[str, str | int | float | bool] = {
+        record: Names = {
             "time": round(self._clock(), 3),
             "rpc": name,
             "identity": "",
@@ -120,37 +105,6 @@ class Auditing:
         self._journal.add(record)
 
 
-def objects(request: Any) -> dict[str, str | int | float | bool]:
-    """What a request names; of a stream, what its first message does."""
-    message = getattr(request, "first", None) if not hasattr(request, "DESCRIPTOR") else request
-    if message is None:
-        return {}
-    inner = [getattr(message, name) for name in MESSAGES_INSIDE if name in message.DESCRIPTOR.fields_by_name]
-    return {key: value for each in (*inner, message) for key, value in named(each, OBJECTS).items()}
-
-
-def made(answer: object = None) -> dict[str, str | int | float | bool]:
-    return named(answer, MADE) if hasattr(answer, "DESCRIPTOR") else {}
-
-
-def named(message: Any, names: tuple[str, ...]) -> dict[str, str | int | float | bool]:
-    known = message.DESCRIPTOR.fields_by_name
-    found = {name: getattr(message, name) for name in names if name in known}
-    return {name: cut(value) if isinstance(value, str) else value for name, value in found.items() if value != ""}
-
-
-def outcome(error: BaseException | None) -> str:
-    match error:
-        case None:
-            return "OK"
-        case K8eError():
-            return answer_for(error)[0]
-        case asyncio.CancelledError():
-            return "CANCELLED"
-        case _:
-            return "INTERNAL"
-
-
 def peer(presented: Presented) -> str:
     match presented.peer:
         case UnixPeer(uid):
@@ -159,8 +113,3 @@ def peer(presented: Presented) -> str:
             return f"{host}:{port}"
         case _:
             return ""
-
-
-def cut(text: str) -> str:
-    """Whatever a caller sends, a record stays small."""
-    return text[:VALUE_CHARS]

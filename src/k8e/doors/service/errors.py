@@ -6,9 +6,11 @@ looks it up in a fixed table and never imports anything by it.
 
 from __future__ import annotations
 
+import asyncio
+
 from k8e import errors
 
-__all__ = ["ERROR_KEY", "RETRY_KEY", "TABLE", "Answer", "answer_for", "single"]
+__all__ = ["ERROR_KEY", "RETRY_KEY", "TABLE", "Answer", "answer_for", "outcome", "single"]
 
 ERROR_KEY = "k8e-error"
 RETRY_KEY = "k8e-retry-after-s"
@@ -41,6 +43,19 @@ def answer_for(error: errors.K8eError) -> Answer:
     if isinstance(error, errors.Exhausted) and error.retry_after_s is not None:
         trailing.append((RETRY_KEY, f"{error.retry_after_s:.3f}"))
     return code, printable(str(error)), tuple(trailing)
+
+
+def outcome(error: BaseException | None) -> str:
+    """How a call ended, by the name of its code."""
+    match error:
+        case None:
+            return "OK"
+        case errors.K8eError():
+            return answer_for(error)[0]
+        case asyncio.CancelledError():
+            return "CANCELLED"
+        case _:
+            return "INTERNAL"
 
 
 def single(error: BaseException) -> BaseException:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from k8e.buckets import Buckets
-from k8e.doors.service.auditing import LOOKS
 from k8e.doors.service.call import Call
+from k8e.doors.service.naming import LOOKS
 from k8e.errors import Exhausted
 
 __all__ = ["READS", "Rates"]
