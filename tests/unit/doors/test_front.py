@@ -152,17 +152,32 @@ async def is_full(door: OpenDoor) -> bool:
 
 async def test_connections_have_a_bound(tmp_path: Path) -> None:
     async with open_door(tmp_path, settings=FrontSettings(connections=2)) as door:
-        held = [await asyncio.open_connection(*dialled(door), ssl=trusting(door)) for _ in range(2)]
-        reader, writer = await asyncio.open_connection(*dialled(door))
-        async with asyncio.timeout(PATIENCE_S):
-            assert await reader.read() == b""
-        writer.close()
-        for _, each in held:
-            each.transport.abort()
+        async with open_channel(door.target) as one, open_channel(door.target) as another:
+            for channel in (one, another):
+                await SandboxStub(channel).WhoAmI(pb.WhoAmIRequest())
+            reader, writer = await asyncio.open_connection(*dialled(door))
+            async with asyncio.timeout(PATIENCE_S):
+                assert await reader.read() == b""
+            writer.close()
+            for channel in (one, another):
+                assert (await SandboxStub(channel).WhoAmI(pb.WhoAmIRequest())).via == "loopback", "they go on"
         async with asyncio.timeout(PATIENCE_S):
             while await is_full(door):
                 await asyncio.sleep(0.01)
         assert (await who(door)).via == "loopback"
+
+
+async def test_strangers_cannot_hold_the_door(tmp_path: Path) -> None:
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"
+    async with open_door(tmp_path, settings=FrontSettings(connections=3)) as door, open_channel(door.target) as channel:
+        await SandboxStub(channel).WhoAmI(pb.WhoAmIRequest())
+        strangers = [await asyncio.open_connection(*dialled(door), ssl=trusting(door)) for _ in range(6)]
+        for _, writer in strangers:
+            writer.write(preface)
+        assert (await who(door)).via == "loopback", "there is room for whoever is known"
+        assert (await SandboxStub(channel).WhoAmI(pb.WhoAmIRequest())).via == "loopback", "and it keeps its place"
+        for _, writer in strangers:
+            writer.transport.abort()
 
 
 async def test_a_foreign_or_self_made_certificate_ends_the_handshake(door: OpenDoor, tmp_path: Path) -> None:
@@ -193,6 +208,13 @@ async def logged_in(door: OpenDoor, text: str) -> OpenDoor:
     assert (answer.valid_days, answer.ca_cert.encode()) == (90, door.credentials.ca)
     target = dataclasses.replace(door.target, key=key_pem(private), certificate=answer.cert.encode())
     return dataclasses.replace(door, target=target)
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer wrong"])
+async def test_a_credential_that_is_not_good_is_nobodys(door: OpenDoor, authorization: str) -> None:
+    assert (await who(door)).role == "admin", "the control: without any, the kernel says who it is"
+    with pytest.raises(aio.AioRpcError, match="UNAUTHENTICATED"):
+        await who(door, authorization=authorization)
 
 
 async def test_a_certificate_from_login_is_the_keys_caller(door: OpenDoor) -> None:
@@ -362,6 +384,6 @@ async def test_the_lobby_cleans_up_after_a_server_that_was_killed(tmp_path: Path
     with Lobby.open(directory) as lobby:
         assert list(directory.iterdir()) == []
         with pytest.raises(OSError, match=r".+"):
-            async with lobby.entered(peer):
+            async with lobby.entered(peer, known=lambda: None):
                 pass  # nobody listens there
         assert list(directory.iterdir()) == []

@@ -1,13 +1,15 @@
 """The TLS front of the gRPC door: takes connections, proves certificates, and hands the bytes on.
 
 A client certificate is optional; one that is shown must come from our own authority, or the handshake fails. A
-handshake has a bounded time and connections a bounded number, so that strangers cannot hold the door.
+handshake has a bounded time and connections a bounded number. A connection is a stranger's until one of its calls was
+admitted; where there is no room left, the stranger that came first makes room, so that strangers cannot hold the door.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import socket
 import ssl
@@ -46,7 +48,7 @@ class Credentials(Protocol):
 class FrontSettings:
     handshake_s: float = 10.0
     connections: int = 4096
-    """At once, over all addresses; more are closed as they come."""
+    """At once, over all addresses; beyond that a stranger goes for each that comes, or else the one that comes."""
 
 
 class Front:
@@ -61,6 +63,7 @@ class Front:
         self._context = tls_context(credentials)
         self._accepting: list[asyncio.Task[None]] = []
         self._carrying: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], None] = {}
 
     def renew(self, credentials: Credentials) -> None:
         """Show another certificate to connections that come from now on."""
@@ -91,22 +94,36 @@ class Front:
                 _log.warning("cannot take a connection", extra={"errno": error.errno})
                 await asyncio.sleep(PAUSE_S)
                 continue
-            if len(self._carrying) >= self._settings.connections:
+            if len(self._carrying) >= self._settings.connections and not self._has_sent_one_away():
                 accepted.close()
                 continue
             task = self._group.create_task(self._carry(accepted), name="gRPC connection")
             self._carrying.add(task)
-            task.add_done_callback(self._carrying.discard)
+            self._strangers[task] = None
+            task.add_done_callback(self._forget)
+
+    def _has_sent_one_away(self) -> bool:
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            return False
+        oldest.cancel()
+        self._forget(oldest)
+        return True
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._carrying.discard(task)
+        self._strangers.pop(task, None)
 
     async def _carry(self, accepted: socket.socket) -> None:
         """One connection from its handshake to its end; whatever goes wrong with it is its own affair."""
         near, far = Side(), Side()
+        known = functools.partial(self._strangers.pop, asyncio.current_task(), None)
         try:
             with contextlib.closing(accepted), closed(near):
                 ends = plain(accepted.getpeername()), plain(accepted.getsockname())
                 keep_alive(accepted)
                 certificate = await self._handshake(near, accepted)
-                async with self._lobby.entered(TcpPeer(*ends, certificate)) as connection:
+                async with self._lobby.entered(TcpPeer(*ends, certificate), known=known) as connection:
                     with closed(far):
                         await asyncio.get_running_loop().create_unix_connection(lambda: far, sock=connection)
                         await joined(near, far)

@@ -83,6 +83,7 @@ def guarded(edge: Edge, method: MethodDescriptor, lobby: Lobby) -> Handler:
     async def handle(data: Any, context: Context) -> Any:
         try:
             admitted = edge.admit(name, presented(context, lobby))
+            lobby.welcome(context.peer())
             request = each(data, context) if method.client_streaming else parsed(kind, data)
             return await edge.answer(name, GrpcCall(admitted.caller, admitted.owner, context), request)
         except K8eError as error:
@@ -108,9 +109,15 @@ def presented(context: Context, lobby: Lobby) -> Presented:
     metadata = context.invocation_metadata() or ()
     return Presented(
         peer=lobby.peer_of(context.peer()),
-        authorization=header(metadata, "authorization"),
+        authorization=credential(metadata),
         owner=header(metadata, "k8e-owner"),
     )
+
+
+def credential(metadata: Any) -> str:
+    """What was presented; an empty credential is still one, and a bad one."""
+    sent = header(metadata, "authorization")
+    return sent or ("empty" if any(key == "authorization" for key, _ in metadata) else "")
 
 
 def header(metadata: Any, name: str) -> str:

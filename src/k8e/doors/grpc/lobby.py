@@ -12,7 +12,7 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 from k8e.identity import TcpPeer
@@ -32,6 +32,7 @@ class Lobby:
         # A socket's path may have 107 bytes; through the descriptor it is short however deep the directory lies.
         self._base = f"/proc/self/fd/{descriptor}"
         self._peers: dict[str, TcpPeer] = {}
+        self._known: dict[str, Callable[[], None]] = {}
 
     @classmethod
     @contextlib.contextmanager
@@ -56,14 +57,21 @@ class Lobby:
         """Whose connection gRPC means with the name of a peer."""
         return self._peers.get(shown)
 
+    def welcome(self, shown: str) -> None:
+        """A call that came through this connection was admitted: it is no stranger's."""
+        self._known.get(shown, _nothing)()
+
     @contextlib.asynccontextmanager
-    async def entered(self, peer: TcpPeer) -> AsyncIterator[socket.socket]:
-        """A connection to the gRPC server that stands for `peer` until the block ends. Raises: OSError."""
+    async def entered(self, peer: TcpPeer, *, known: Callable[[], None]) -> AsyncIterator[socket.socket]:
+        """A connection to the gRPC server that stands for `peer` until the block ends; `known` hears of its welcome.
+
+        Raises: OSError.
+        """
         name = f"c-{secrets.token_hex(NAME_BYTES)}"
         shown = f"unix:{self._base}/{name}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
             connection.setblocking(False)
-            self._peers[shown] = peer
+            self._peers[shown], self._known[shown] = peer, known
             try:
                 connection.bind(f"{self._base}/{name}")
                 try:
@@ -72,7 +80,7 @@ class Lobby:
                     (self._directory / name).unlink()
                 yield connection
             finally:
-                del self._peers[shown]
+                del self._peers[shown], self._known[shown]
 
     async def _dial(self, connection: socket.socket) -> None:
         for _ in range(TRIES):
@@ -83,3 +91,6 @@ class Lobby:
             else:
                 return
         raise ConnectionRefusedError("the gRPC server takes no more connections")
+
+
+def _nothing() -> None: ...
