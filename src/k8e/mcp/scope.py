@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
+from collections.abc import Iterable
 
-from k8e.client import AsyncSandboxClient
+from k8e.client import AsyncSandboxClient, SessionInfo
 from k8e.client.errors import NotFound
 
 __all__ = ["ClientScope", "destroy_marked", "mark_of"]
@@ -18,6 +19,8 @@ __all__ = ["ClientScope", "destroy_marked", "mark_of"]
 MARK_CHARS = 12
 OWN = "own"
 """In the id of the one session that calls use which name none."""
+ASKED = 100
+"""Questions to its user that one client may leave unanswered."""
 
 
 def mark_of(client_id: str) -> str:
@@ -47,6 +50,7 @@ class ClientScope:
         self._mark = f"{prefix}-{mark_of(client_id)}-"
         self._own = ""
         self._making = asyncio.Lock()
+        self._asked: dict[str, None] = {}
 
     def holds(self, session_id: str) -> bool:
         """Whether a session was made by this client and ends with it."""
@@ -60,24 +64,47 @@ class ClientScope:
         """The session that calls use which name none: made at first use, and again when it is `gone`."""
         async with self._making:
             if not self._own or self._own == gone:
-                self._own = await self._found(gone) or await self._made()
+                found = self._own_of(await self._client.sessions(), gone)
+                self._own = found.session_id if found else await self._made()
             return self._own
+
+    async def present(self) -> SessionInfo | None:
+        """The same, where there is one already."""
+        return self._own_of(await self._client.sessions())
+
+    async def sessions(self) -> list[str]:
+        """The own one and what else this client has made, while it is there."""
+        found = await self._client.sessions()
+        own = self._own_of(found)
+        return [each.session_id for each in found if self.holds(each.session_id) or (own and each == own)]
+
+    def ask(self, approval_id: str) -> None:
+        """A question goes to the client's user, whose answer comes with another call."""
+        self._asked[approval_id] = None
+        while len(self._asked) > ASKED:
+            del self._asked[next(iter(self._asked))]
+
+    def answered(self, approval_id: str) -> bool:
+        """Whether that question was asked; an answer counts once."""
+        is_asked = approval_id in self._asked
+        self._asked.pop(approval_id, None)
+        return is_asked
 
     async def close(self) -> None:
         """Destroy what the client has made. Raises: SandboxError, several of them in a group."""
         self._own = ""
         await destroy_marked(self._client, self._mark)
 
-    async def _found(self, gone: str) -> str:
-        """What an earlier connection of this client, or of this tenant, was using."""
-        for each in await self._client.sessions():
+    def _own_of(self, sessions: Iterable[SessionInfo], gone: str = "") -> SessionInfo | None:
+        """What an earlier call or connection of this client, or of this tenant, was using."""
+        for each in sessions:
             if self._tenant_id:
                 is_own = each.tenant_id == self._tenant_id and not each.parent_session_id
             else:
                 is_own = each.session_id.startswith(f"{self._mark}{OWN}-")
             if is_own and each.session_id != gone:
-                return each.session_id
-        return ""
+                return each
+        return None
 
     async def _made(self) -> str:
         if self._tenant_id:

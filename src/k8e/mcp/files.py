@@ -1,0 +1,89 @@
+"""Tools about files: write, read, list. What is read comes as what it is; a picture can be looked at."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+import mcp_types as types
+
+from k8e.client.errors import InvalidRequest
+from k8e.mcp import contents
+from k8e.mcp.calls import ToolCall
+from k8e.mcp.resources import uri_of
+from k8e.mcp.results import encoded, raw_text, told, visible
+
+__all__ = ["FILES", "READ_BYTES", "list_files", "read", "write"]
+
+READ_BYTES = 16 * 1024 * 1024
+"""In one answer; the rest of a longer file is read from an offset."""
+FILES = 5000
+"""In one list: more of them help nobody."""
+
+
+async def write(call: ToolCall) -> types.CallToolResult:
+    args = call.args
+    content = args.text("content")
+    data = decoded(content) if args.text("encoding") == "base64" else content.encode()
+    size = await call.client.write_file(call.session_id, args.text("path"), data, args.text("mode") or "w")
+    return told({"ok": True, "size": size})
+
+
+def decoded(content: str) -> bytes:
+    try:
+        return base64.b64decode("".join(content.split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest(f"content: is not base64 ({error})") from error
+
+
+async def read(call: ToolCall) -> types.CallToolResult:
+    """Only as content: clients that prefer structured content would not show the picture."""
+    path, offset = call.args.text("path"), call.args.whole("offset")
+    wanted = call.args.whole("length", READ_BYTES)
+    size = (await call.client.stat(call.session_id, path)).size
+    data = await call.client.read_bytes(call.session_id, path, offset=offset, length=min(wanted, READ_BYTES))
+    kind = contents.kind_of(path, data)
+    is_whole = offset + len(data) >= size
+    if kind.form == "text":
+        text, taken = contents.text_of(data, is_whole=is_whole)
+        notes = [] if is_whole and "\ufffd" not in text else [about(offset, offset + taken, size, text)]
+        return types.CallToolResult(content=[raw_text(text), *notes])
+    if not is_whole and kind.form != "blob":
+        kind = contents.Kind("blob", "application/octet-stream")  # half a picture is none
+    said = f"{visible(path)}: {kind.mime}, {part(offset, offset + len(data), size)}"
+    return types.CallToolResult(content=[block(call, path, kind, data), raw_text(said)])
+
+
+def block(call: ToolCall, path: str, kind: contents.Kind, data: bytes) -> types.ContentBlock:
+    text = encoded(data)
+    match kind.form:
+        case "image":
+            return types.ImageContent(type="image", data=text, mime_type=kind.mime)
+        case "audio":
+            return types.AudioContent(type="audio", data=text, mime_type=kind.mime)
+    resource = types.BlobResourceContents(uri=uri_of(call.session_id, path), mime_type=kind.mime, blob=text)
+    return types.EmbeddedResource(type="resource", resource=resource)
+
+
+def about(begin: int, end: int, size: int, text: str) -> types.TextContent:
+    """Said beside a text that is not all, or not exactly, what is in the file."""
+    said = [f"[{part(begin, end, size)}]"] if end < size or begin else []
+    if "\ufffd" in text:
+        said.append("[bytes that are not UTF-8 are shown as \ufffd]")
+    return raw_text(" ".join(said))
+
+
+def part(begin: int, end: int, size: int) -> str:
+    if not begin and end >= size:
+        return f"{size} bytes"
+    rest = f"; for the rest read again with offset {end}" if end < size else ""
+    return f"bytes {begin} to {end} of {size}{rest}"
+
+
+async def list_files(call: ToolCall) -> types.CallToolResult:
+    found = await call.client.list_files(call.session_id, call.args.whole("since"))
+    files = [{"path": visible(each.path), "modified": int(each.modified), "size": each.size} for each in found[:FILES]]
+    if len(found) <= FILES:
+        return told({"files": files})
+    note = f"{len(found) - FILES} more files are not shown: use since, or `find` in sandbox_exec."
+    return told({"files": files, "truncated": True, "note": note})

@@ -1,0 +1,95 @@
+"""What a tool answers: JSON as text for every client, and the same as structured content for those that know it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import mcp_types as types
+
+from k8e.client import EgressDenial, ExecResult
+from k8e.client.errors import Exhausted, NotFound, SandboxError, SandboxLost, Unreachable
+
+__all__ = ["Fields", "denied", "failed", "raw_text", "told", "unusual", "visible"]
+
+Fields = dict[str, Any]
+"""The fields of one answer, in the order in which they are read."""
+
+
+def told(fields: Fields, *more: types.ContentBlock, text: str | None = None) -> types.CallToolResult:
+    """An answer. `text` stands in place of the JSON where a tool's answer was always plain text."""
+    shown = json.dumps(fields, ensure_ascii=False) if text is None else text
+    return types.CallToolResult(content=[raw_text(shown), *more], structured_content=fields)
+
+
+def raw_text(text: str) -> types.TextContent:
+    return types.TextContent(type="text", text=text)
+
+
+def failed(error: SandboxError) -> types.CallToolResult:
+    """An error as the model reads it: what is wrong, and what to do next."""
+    text = visible(str(error))
+    remedy = remedy_for(error)
+    told_already = remedy in text or error.remedy in text
+    return types.CallToolResult(content=[raw_text(text if told_already else f"{text}\n{remedy}")], is_error=True)
+
+
+def remedy_for(error: SandboxError) -> str:
+    match error:
+        case NotFound() if str(error).startswith("session "):
+            return (
+                "The session has ended, or never was: make one with sandbox_create_session, or use sandbox_run, which has "
+                "its own. What was only in it is gone."
+            )
+        case NotFound():
+            return "sandbox_list_files shows the files that there are."
+        case SandboxLost():
+            return "The sandbox died: make another session. What was only in this one is gone."
+        case Exhausted(retry_after_s=float() as seconds):
+            return f"Try again in {seconds:.1f} s."
+        case Exhausted():
+            return "Destroy a session that you no longer need (sandbox_destroy_session), then try again."
+        case Unreachable():
+            return "The sandbox server does not answer; the user can start one with: k8e server"
+    return f"{error.remedy[0].upper()}{error.remedy[1:]}."
+
+
+def unusual(result: ExecResult, *, exact: bool = False) -> Fields:
+    """What is worth a word beside output and exit code; nothing where all is as usual."""
+    fields: Fields = {}
+    if result.status == "timed_out":
+        fields |= {"status": "timed_out", "note": "The time was over; give a longer timeout."}
+    elif result.reason:
+        fields |= {"status": result.status, "reason": result.reason}
+    if result.detail:
+        fields["detail"] = visible(result.detail)
+    if result.truncated:
+        fields |= {"truncated": True, "note": "Output beyond the session's limit is missing: write it to a file."}
+    if exact:
+        fields |= {"stdout_base64": encoded(result.stdout_bytes), "stderr_base64": encoded(result.stderr_bytes)}
+    return fields | denied(result.egress_denied)
+
+
+def denied(denials: Iterable[EgressDenial]) -> Fields:
+    """Hosts that were refused, with the way to get them."""
+    hosts = [{"host": visible(each.host), "port": each.port, "reason": visible(each.reason)} for each in denials]
+    if not hosts:
+        return {}
+    names = sorted({str(each["host"]) for each in hosts})
+    fix = (
+        f"The sandbox may not reach {', '.join(names)}. If the task needs it, make a session that may: "
+        f"sandbox_create_session with allowed_hosts {json.dumps(names)} and every other host that you need, because the "
+        "list replaces the default; then give its session_id to sandbox_run. Do not try to get around it."
+    )
+    return {"egress_denied": hosts, "egress_fix": fix}
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def visible(text: str) -> str:
+    """Text that every JSON can carry; names that are not UTF-8 are shown as well as it goes."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,0 +1,64 @@
+"""Tools about sessions: what there is, make one, end one, and one that shares another's files."""
+
+from __future__ import annotations
+
+import mcp_types as types
+
+from k8e.client.errors import Unreachable
+from k8e.mcp.calls import ToolCall
+from k8e.mcp.results import told
+
+__all__ = ["create", "destroy", "run_subagent", "status"]
+
+
+async def status(call: ToolCall) -> types.CallToolResult:
+    """Without making anything: the own session is named only where there is one."""
+    try:
+        server = await call.client.server_status()
+        own = await call.scope.present()
+    except Unreachable as error:
+        return told({"available": False, "session_id": "", "reason": str(error)})
+    return told(
+        {
+            "available": True,
+            "session_id": own.session_id if own else "",
+            "network": own.network if own else "list",
+            "allowed_hosts": list(own.allowed_hosts if own else server.default_hosts),
+            "runtimes": [name for name, each in server.runtimes.items() if each.available],
+            "version": server.version,
+        }
+    )
+
+
+async def create(call: ToolCall) -> types.CallToolResult:
+    args = call.args
+    tenant_id = args.text("tenant_id")
+    session_id = await call.client.create_session(
+        args.text("runtime_class"),
+        args.texts("allowed_hosts"),
+        tenant_id,
+        # Named by the caller, or a tenant's: it stays. Otherwise it goes with the client that made it.
+        session_id=args.text("session_id") or ("" if tenant_id else call.scope.new_id()),
+        env=args.by_name("env"),
+        network=args.text("network"),
+    )
+    made = await call.client.get(session_id)
+    return told(
+        {
+            "session_id": session_id,
+            "pod_ip": "",
+            "runtime_class": made.runtime_class,
+            "network": made.network,
+            "allowed_hosts": list(made.allowed_hosts),
+        }
+    )
+
+
+async def destroy(call: ToolCall) -> types.CallToolResult:
+    await call.client.destroy_session(call.session_id)
+    return told({"ok": True})
+
+
+async def run_subagent(call: ToolCall) -> types.CallToolResult:
+    """The kind of agent and its path are words of earlier clients; a child always shares all of /workspace."""
+    return told({"session_id": await call.client.subagent(call.args.text("parent_session_id"))})
