@@ -273,6 +273,8 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
         self._runs: dict[RunId, FakeRun] = {}
         self._terminals: dict[TerminalId, tuple[OwnerId, SessionId, FakeExec]] = {}
         self.creates = 0
+        self.graces: list[float] = []
+        """What terminals were given to end by themselves."""
         super().__init__()
 
     async def close(self) -> None:
@@ -466,6 +468,7 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
 
     async def destroy_terminal(self, owner: OwnerId, terminal_id: TerminalId, *, grace_s: float) -> None:
         await self._terminal(owner, terminal_id).close()
+        self.graces.append(grace_s)
         del self._terminals[terminal_id]
 
     # Files

@@ -14,6 +14,9 @@ from k8e.client.values import Exit
 
 __all__ = ["AsyncTerminal", "TerminalCalls"]
 
+SIGNALLED = 128
+"""An exit code above it is a signal's number beyond it."""
+
 
 class TerminalCalls(Transport):
     async def create_terminal(
@@ -39,7 +42,7 @@ class TerminalCalls(Transport):
             if message.WhichOneof("frame") == "data":
                 yield message.data
             else:
-                yield Exit(exit_code=message.exit.exit_code, status="completed")
+                yield ended(message.exit)
 
     async def terminal_write(self, terminal_id: str, data: bytes) -> None:
         """Type into it."""
@@ -87,3 +90,9 @@ class AsyncTerminal:
         """Hang up, wait at most `grace_s`, then kill what is left; harmless when it is gone."""
         with contextlib.suppress(NotFound):
             await self._calls.terminal_destroy(self.terminal_id, grace_s)
+
+
+def ended(message: pb.TerminalExit) -> Exit:
+    # The wire has the signal's name, which not every client's system knows; the exit code has its number.
+    signal = max(message.exit_code - SIGNALLED, 0) if message.signal else 0
+    return Exit(exit_code=message.exit_code, status="completed", signal=signal)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pytest
 
+from k8e._proto import sandbox_pb2 as pb
+from k8e._proto.stub import SandboxStub
 from k8e.client import (
     AsyncSandboxClient,
     AsyncSession,
@@ -16,12 +19,14 @@ from k8e.client import (
     SandboxClient,
     Session,
 )
+from k8e.client.channels import grpc_channel
 from k8e.client.discovery import Target
 from k8e.client.processes import AsyncProcess, AsyncProcessInput
 from k8e.client.runs import AsyncRun
 from k8e.client.session import AsyncChildren, AsyncSessionFiles
 from k8e.client.sync.session import Children, Process, ProcessInput, Run, SessionFiles, Terminal
 from k8e.client.terminals import AsyncTerminal
+from tests.support.door import open_door
 
 
 def test_a_session_is_destroyed_with_its_block_and_destroying_it_again_is_harmless(client: SandboxClient) -> None:
@@ -112,6 +117,30 @@ def test_a_terminal_is_typed_into(session: Session) -> None:
             if b"hello" in shown:
                 break
     terminal.destroy()
+
+
+def test_a_terminal_says_by_which_signal_its_program_ended(session: Session) -> None:
+    with session.terminal(["/bin/sh", "-c", "kill -TERM $$"]) as terminal:
+        *_, end = terminal.output()
+    assert isinstance(end, Exit)
+    assert (end.exit_code, end.signal) == (143, 15)
+    with session.terminal(["/bin/sh", "-c", "exit 143"]) as terminal:
+        *_, end = terminal.output()
+    assert isinstance(end, Exit)
+    assert (end.exit_code, end.signal) == (143, 0)  # the control: nobody sent a signal
+
+
+@pytest.mark.anyio
+async def test_a_terminal_gets_the_time_to_end_that_was_given_and_none_unless_it_was(data_dir: Path) -> None:
+    async with open_door(data_dir) as door, AsyncSandboxClient(target=door.target) as client:
+        session = await client.create()
+        for given in ({}, {"grace_s": 0.25}):
+            await (await session.terminal(["/bin/cat"])).destroy(**given)
+        assert door.engine.graces == [0.0, 0.25]
+        async with grpc_channel(door.target) as channel:
+            older = pb.TerminalDestroyRequest(terminal_id=(await session.terminal(["/bin/cat"])).terminal_id)
+            await SandboxStub(channel).TerminalDestroy(older)
+        assert door.engine.graces[2:] == [5.0]
 
 
 @pytest.mark.anyio

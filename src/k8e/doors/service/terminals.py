@@ -75,7 +75,8 @@ class TerminalRpcs:
         return pb.TerminalSignalResponse(process_group_id=group)
 
     async def TerminalDestroy(self, call: Call, request: pb.TerminalDestroyRequest) -> pb.TerminalDestroyResponse:
-        grace_s = min(fields.offset(request.grace_ms, "grace_ms") / 1000 or DEFAULT_GRACE_S, MAX_GRACE_S)
+        given_s = fields.offset(request.grace_ms, "grace_ms") / 1000
+        grace_s = min(given_s, MAX_GRACE_S) if request.HasField("grace_ms") else DEFAULT_GRACE_S
         await self._engine.destroy_terminal(call.owner, fields.terminal_id(request.terminal_id), grace_s=grace_s)
         return pb.TerminalDestroyResponse(ok=True)
 
