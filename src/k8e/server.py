@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from k8e import __version__
 from k8e.agent import hook, libc
@@ -61,6 +61,8 @@ log = logging.getLogger(__name__)
 
 DESCRIPTORS_EACH = 8
 """Of those that we may open, a connection of the gRPC door takes two; the rest is for sandboxes."""
+LOCK_TRIES = 20
+LOCK_PAUSE_S = 0.01
 STOP_BOUND_S = 60
 """Sessions live on without us, so a stop that takes longer is simply cut off."""
 
@@ -120,12 +122,12 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
                 asyncio.TaskGroup() as group,
             ):
                 for number, bound in enumerate(door.bound, start=1):
-                    doors["grpc" if number == 1 else f"grpc-{number}"] = f"grpcs://{bound}"
+                    doors["grpc" if number == 1 else f"grpc-{number}"] = f"grpcs://{bound.from_here()}"
                 doors["connect"] = socket
                 if page:
                     doors["metrics"] = page
                 renewing = group.create_task(renew(settings, door.renew), name="server certificate")
-                announce_authority(settings, office.authority, str(door.bound[0]))
+                announce_authority(settings, office.authority, str(door.bound[0].from_here()))
                 with published(settings.data_dir / "server" / "server.json", doors):
                     say_ready(engine, doors, office.authority.fingerprint)
                     await stop.asked()
@@ -175,15 +177,26 @@ def make_directories(data_dir: Path) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Hold the data directory; the kernel lets go when we die, however that happens."""
     with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not is_taken(file):
             file.seek(0)
-            raise Conflict(f"another server (pid {file.read().strip()}) uses {path.parent.parent}") from None
+            raise Conflict(
+                f"another server (pid {file.read().strip()}) uses {path.parent.parent}: "
+                "stop it with `k8e server stop`, or choose another --data-dir"
+            )
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
+
+
+def is_taken(file: IO[str]) -> bool:
+    """Whether the lock is ours now. Whoever asks if a server runs holds it for an instant; a server keeps it."""
+    for _ in range(LOCK_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(LOCK_PAUSE_S)
+    return False
 
 
 @contextlib.contextmanager

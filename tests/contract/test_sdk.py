@@ -34,6 +34,16 @@ def session(client: SandboxClient) -> Iterator[Session]:
         yield session
 
 
+def test_a_server_that_listens_everywhere_is_found(data_dir: Path, host: Provisioned) -> None:
+    server = Server(data_dir, "--pool-min", "0", listen="0.0.0.0:0")
+    server.start()
+    try:
+        with SandboxClient(target=server.target()) as client:
+            assert client.whoami().via == "loopback"
+    finally:
+        server.destroy()
+
+
 @pytest.mark.timeout(300)
 def test_output_goes_on_and_calls_are_answered_when_the_server_comes_back(
     mortal: Server, monkeypatch: pytest.MonkeyPatch

@@ -1,10 +1,11 @@
 """The server's certificate, kept in `<data>/server/tls` beside the authority that signs it.
 
-It is made anew when it ends within 30 days, was signed by another CA, or lacks a name it should have.
+It is made anew when it is damaged, ends within 30 days, was signed by another CA, or lacks a name it should have.
 """
 
 from __future__ import annotations
 
+import array
 import datetime
 import fcntl
 import ipaddress
@@ -18,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from k8e.errors import StoreFailed
 from k8e.identity import durable
 from k8e.identity.authority import AnyName, Authority, general_name, load_key, write_key
 
@@ -25,7 +27,9 @@ __all__ = ["Authority", "ServerCertificate", "ensure_server_certificate", "host_
 
 SERVER_DAYS = 90
 RENEW_DAYS = 30
-SIOCGIFADDR = 0x8915
+SIOCGIFCONF = 0x8912
+IFREQ_BYTES = 40
+ADDRESSES_MOST = 1024
 IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 
 
@@ -58,16 +62,14 @@ def host_names() -> list[str]:
 
 
 def interface_addresses() -> list[str]:
-    """The IPv4 address of each interface that has one."""
-    found = []
+    """Every IPv4 address of every interface."""
+    table = array.array("B", bytes(ADDRESSES_MOST * IFREQ_BYTES))
+    place, length = table.buffer_info()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:
-                continue  # this interface has no IPv4 address
-            found.append(socket.inet_ntoa(answer[20:24]))
-    return found
+        answer = fcntl.ioctl(probe, SIOCGIFCONF, struct.pack("iP", length, place))
+    filled, _ = struct.unpack("iP", answer)
+    # Each row is an interface's name in 16 bytes and a sockaddr, in which the address begins at the fifth byte.
+    return [socket.inet_ntoa(table[at + 20 : at + 24].tobytes()) for at in range(0, filled, IFREQ_BYTES)]
 
 
 def interface_addresses_v6() -> list[str]:
@@ -92,12 +94,13 @@ def _issue(
 def _still_good(
     certificate_path: Path, key_path: Path, authority: Authority, names: list[AnyName], now: datetime.datetime
 ) -> bool:
-    if not (certificate_path.exists() and key_path.exists()):
-        return False
-    certificate = x509.load_pem_x509_certificate(certificate_path.read_bytes())
+    try:
+        certificate, key = x509.load_pem_x509_certificate(certificate_path.read_bytes()), load_key(key_path)
+    except (FileNotFoundError, ValueError, StoreFailed):
+        return False  # not there, or damaged: either way there is none
     if certificate.not_valid_after_utc - now < datetime.timedelta(days=RENEW_DAYS):
         return False
-    if certificate.public_key() != load_key(key_path).public_key() or not authority.has_signed(certificate):
+    if certificate.public_key() != key.public_key() or not authority.has_signed(certificate):
         return False
     has = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return set(names) <= set(has)

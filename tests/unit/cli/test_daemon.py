@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -115,6 +119,26 @@ def test_a_second_server_on_the_same_directory_is_refused_with_the_pid_of_the_fi
         first.communicate()
     with locked(lock):  # the control: free again once its holder is gone
         assert lock.read_text().strip().isdecimal()
+
+
+def test_whoever_only_asks_whether_a_server_runs_keeps_none_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "server").mkdir()
+    lock = tmp_path / "server" / "lock"
+    lock.touch()
+    with lock.open() as asking, ThreadPoolExecutor() as aside:
+        # As `is_running` holds it, for as long as it takes the other to come.
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        starting = aside.submit(lambda: contextlib.ExitStack().enter_context(locked(lock)))
+        while not _waits_for(lock):
+            time.sleep(0.001)
+        fcntl.flock(asking, fcntl.LOCK_UN)
+        starting.result()
+
+
+def _waits_for(lock: Path) -> bool:
+    """Whether a second descriptor of the file is open here."""
+    held = [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink() and each.resolve() == lock]
+    return len(held) > 1
 
 
 @pytest.mark.parametrize("words", [["sandbox", "run", "true"], ["server"], ["doctor"]], ids=" ".join)

@@ -210,6 +210,13 @@ async def logged_in(door: OpenDoor, text: str) -> OpenDoor:
     return dataclasses.replace(door, target=target)
 
 
+@pytest.mark.parametrize(
+    ("host", "dialled"), [("0.0.0.0", "127.0.0.1:5"), ("::", "[::1]:5"), ("10.0.0.1", "10.0.0.1:5")]
+)
+def test_what_listens_everywhere_is_dialled_by_a_name_of_its_certificate(host: str, dialled: str) -> None:
+    assert str(Address(host, 5).from_here()) == dialled
+
+
 @pytest.mark.parametrize("authorization", ["", "Bearer", "Bearer wrong"])
 async def test_a_credential_that_is_not_good_is_nobodys(door: OpenDoor, authorization: str) -> None:
     assert (await who(door)).role == "admin", "the control: without any, the kernel says who it is"

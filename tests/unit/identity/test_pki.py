@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from cryptography import x509
 
 from k8e.identity.pki import ensure_server_certificate, host_names
@@ -63,6 +66,23 @@ def test_a_new_ca_makes_a_new_certificate(tmp_path: Path) -> None:
     first = ensure_server_certificate(tmp_path, names=NAMES, now=NOW)
     (tmp_path / "sandbox-ca.key").unlink()
     assert ensure_server_certificate(tmp_path, names=NAMES, now=NOW).chain != first.chain
+
+
+@pytest.mark.parametrize("name", ["sandbox-server.crt", "sandbox-server.key"])
+def test_a_damaged_one_is_made_anew(tmp_path: Path, name: str) -> None:
+    first = ensure_server_certificate(tmp_path, names=NAMES, now=NOW)
+    (tmp_path / name).write_text("garbage")
+    renewed = ensure_server_certificate(tmp_path, names=NAMES, now=NOW)
+    assert (renewed.ca, renewed.chain == first.chain) == (first.ca, False)
+    assert ensure_server_certificate(tmp_path, names=NAMES, now=NOW) == renewed
+
+
+def test_every_address_of_an_interface_is_a_name() -> None:
+    script = 'ip link set lo up && ip addr add 10.9.0.1/24 dev lo && ip addr add 10.9.0.2/24 dev lo && exec $0 -c "$1"'
+    program = "from k8e.identity.pki import interface_addresses as found; print(*found())"
+    argv = ["unshare", "-n", "sh", "-c", script, sys.executable, program]
+    shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+    assert shown == ["127.0.0.1", "10.9.0.1", "10.9.0.2"]
 
 
 def test_this_machine_has_its_loopback_names() -> None:

@@ -9,6 +9,7 @@ __all__ = ["Address", "listening_sockets", "plain"]
 
 BACKLOG = 1024
 WILDCARD_V6 = "::"
+ON_THIS_MACHINE = {"0.0.0.0": "127.0.0.1", WILDCARD_V6: "::1"}  # noqa: S104 - where it is reached from here
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,10 @@ class Address:
     host: str
     port: int
     """0 takes any free port."""
+
+    def from_here(self) -> Address:
+        """What to dial on this machine: no certificate has the name of all addresses."""
+        return Address(ON_THIS_MACHINE.get(self.host, self.host), self.port)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
