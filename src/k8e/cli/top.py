@@ -13,18 +13,21 @@ from k8e.cli.table import lines
 from k8e.client.errors import InvalidRequest
 from k8e.client.light.calls import Calls
 
-__all__ = ["Reading", "rows", "show_top"]
+__all__ = ["Reading", "read", "rows", "show_top"]
 
 ONCE_S = 0.5
 """Between the two readings that make a rate."""
 CLEAR = "\x1b[H\x1b[2J"
 COLUMNS = ("session_id", "runtime_class", "cpu_percent", "memory_bytes", "processes", "background_runs", "tenant_id")
 
+Whose = tuple[str, str]
+"""An owner and one of its sessions: two owners may have chosen the same id."""
+
 
 class Reading(NamedTuple):
     at_s: float
-    sessions: dict[str, dict[str, object]]
-    cpu_s: dict[str, float]
+    sessions: dict[Whose, dict[str, object]]
+    cpu_s: dict[Whose, float]
 
 
 def show_top(args: argparse.Namespace, calls: Calls) -> int:
@@ -42,13 +45,13 @@ def show_top(args: argparse.Namespace, calls: Calls) -> int:
 
 def read(args: argparse.Namespace, calls: Calls) -> Reading:
     found = calls.unary("ListSessions", {"with_usage": True, "all_owners": args.all_owners}).each("sessions")
-    sessions: dict[str, dict[str, object]] = {}
-    cpu_s: dict[str, float] = {}
+    sessions: dict[Whose, dict[str, object]] = {}
+    cpu_s: dict[Whose, float] = {}
     for each in found:
-        session_id, usage = each.text("session_id"), each.one("usage")
-        cpu_s[session_id] = usage.decimal("cpu_s")
-        sessions[session_id] = {
-            "session_id": session_id,
+        whose, usage = (each.text("owner"), each.text("session_id")), each.one("usage")
+        cpu_s[whose] = usage.decimal("cpu_s")
+        sessions[whose] = {
+            "session_id": each.text("session_id"),
             "runtime_class": each.text("runtime_class"),
             "memory_bytes": usage.number("memory_bytes"),
             "processes": usage.number("processes"),
@@ -65,9 +68,11 @@ def rows(before: Reading, now: Reading) -> list[dict[str, object]]:
     shown = [
         {
             **session,
-            "cpu_percent": round(max(now.cpu_s[name] - before.cpu_s.get(name, now.cpu_s[name]), 0) / passed * 100, 1),
+            "cpu_percent": round(
+                max(now.cpu_s[whose] - before.cpu_s.get(whose, now.cpu_s[whose]), 0) / passed * 100, 1
+            ),
         }
-        for name, session in now.sessions.items()
+        for whose, session in now.sessions.items()
     ]
     return sorted(shown, key=lambda row: (-float(str(row["cpu_percent"])), str(row["session_id"])))
 
@@ -76,7 +81,7 @@ def show(args: argparse.Namespace, shown: list[dict[str, object]]) -> None:
     if args.output == "json":
         print_json({"sessions": shown})
         return
-    table = lines(shown, COLUMNS)
+    table = lines(shown, (*COLUMNS, "owner") if args.all_owners else COLUMNS)
     if args.once or not sys.stdout.isatty():
         sys.stdout.write("\n".join(table) + "\n")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import os
@@ -21,7 +22,9 @@ import pytest
 from k8e.cli.catalog import tree
 from k8e.cli.completion import script
 from k8e.cli.table import lines, size
-from k8e.cli.top import Reading, rows
+from k8e.cli.top import Reading, read, rows
+from k8e.client.light.calls import Answer, Request
+from k8e.client.light.unix import UnixCalls
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 PATIENCE_S = 20.0
@@ -111,8 +114,9 @@ def test_a_listing_is_json_or_a_table(k8e: Run, session_id: str) -> None:
 
 
 def test_busy_sessions_come_first_and_new_ones_have_no_rate() -> None:
-    before = Reading(0.0, {}, {"a": 1.0, "b": 1.0})
-    now = Reading(2.0, {name: {"session_id": name} for name in "abc"}, {"a": 1.0, "b": 2.0, "c": 9.0})
+    a, b, c = (("uid:0", name) for name in "abc")
+    before = Reading(0.0, {}, {a: 1.0, b: 1.0})
+    now = Reading(2.0, {whose: {"session_id": whose[1]} for whose in (a, b, c)}, {a: 1.0, b: 2.0, c: 9.0})
     assert [(row["session_id"], row["cpu_percent"]) for row in rows(before, now)] == [
         ("b", 50.0),
         ("a", 0.0),
@@ -126,6 +130,26 @@ def test_top_shows_sessions_once(k8e: Run, session_id: str) -> None:
     listed = told(k8e("top", "--once", "--output", "json"))["sessions"]
     assert isinstance(listed, list)
     assert session_id in {each["session_id"] for each in listed}
+
+
+class Listing(UnixCalls):
+    """A server with two owners who chose the same id."""
+
+    def unary(self, rpc: str, request: Request, *, timeout_s: float | None = None) -> Answer:
+        theirs = [("uid:0", 1.5), ("uid:7", 2.5)]
+        return Answer(
+            {"sessions": [{"session_id": "mine", "owner": who, "usage": {"cpu_s": cpu_s}} for who, cpu_s in theirs]}
+        )
+
+
+def test_sessions_of_two_owners_are_two_whatever_their_ids(k8e: Run, session_id: str) -> None:
+    found = read(argparse.Namespace(all_owners=True), Listing("/nowhere"))
+    assert sorted(str(row["owner"]) for row in rows(found, found)) == ["uid:0", "uid:7"]
+    assert found.cpu_s == {("uid:0", "mine"): 1.5, ("uid:7", "mine"): 2.5}
+    heading, *table = k8e("top", "--once", "--all-owners").stdout.decode().splitlines()
+    assert heading.endswith("OWNER")
+    assert any(line.startswith(session_id) and line.endswith(f"uid:{os.getuid()}") for line in table)
+    assert b"OWNER" not in k8e("top", "--once").stdout
 
 
 def test_events_and_processes_are_shown(k8e: Run, session_id: str) -> None:
