@@ -67,6 +67,14 @@ async def test_environment_directory_and_user_are_given(cell: Cell) -> None:
     assert result.stdout == b"hi /tmp 1234\n"
 
 
+@pytest.mark.parametrize(("user", "text"), [("nosuch", "nosuch is not in /etc/passwd"), ("1:nosuch", "/etc/group")])
+async def test_a_user_whom_the_image_does_not_know_is_bad_input(cell: Cell, user: str, text: str) -> None:
+    """Not "not found": clients would take the session for lost."""
+    with pytest.raises(InvalidSpec, match=text):
+        await cell.sh("true", user=user)
+    assert (await cell.sh("true", user="1234")).outcome.exit_code == 0
+
+
 async def test_a_missing_program_says_so(cell: Cell) -> None:
     result = await cell.argv("no-such-program")
     assert (result.outcome.status, result.outcome.reason, result.outcome.exit_code) == (

@@ -30,7 +30,9 @@ def pip_install(packages: Sequence[str]) -> Command:
     for package in packages:
         if len(package) > _LONGEST or not _REQUIREMENT.fullmatch(package):
             raise InvalidSpec(
-                f"{package[:100]!r} is no package: use a name, with [extras] and ==version at most", field="packages"
+                f"{package[:100]!r} is no package: use a name, with [extras] and versions (>=1.2,<2) at most; anything "
+                "else with a command, `pip install …`",
+                field="packages",
             )
     what = Argv(("python3", "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--", *packages))
     return Command(what=what, timeout_s=_TIMEOUT_S)

@@ -92,7 +92,7 @@ async def test_another_user_is_that_user(link: Link, user: str) -> None:
 async def test_an_unknown_user_is_refused(link: Link) -> None:
     with pytest.raises(RemoteError) as refusal:
         await execute(link, argv=["id"], user="no-such-user")
-    assert refusal.value.code == "not_found"
+    assert refusal.value.code == "invalid"
 
 
 async def test_input_reaches_the_command_and_ends(link: Link) -> None:
