@@ -1,7 +1,8 @@
 """API keys: made by administrators, shown once, kept only as a hash in `<data>/server/apikeys.json`.
 
 A key is 256 random bits as 64 hexadecimal digits. Its id is new each time, so a name that was deleted and given again
-is another key and revives nothing.
+is another key: no certificate of the old one is good again. Its owner, though, is the one of that name, and has what
+the name had.
 """
 
 from __future__ import annotations
