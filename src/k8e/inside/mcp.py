@@ -53,7 +53,10 @@ class InsideMcp:
                 host = Host(tasks, as_server, grace_s=self._grace_s)
                 self._open = Opened(edge, tasks, host)
                 tasks.create_task(host.sweep(), name="what MCP clients left")
-                yield host
+                try:
+                    yield host
+                finally:
+                    host.close()
                 raise Over  # noqa: TRY301 - there is no other way to end what runs in a group
         except* Over:
             self._open = None

@@ -49,6 +49,7 @@ class Host:
         self._grace_s = grace_s
         self._held: dict[Mark, Held] = {}
         self._leaving = asyncio.Event()
+        self._is_closed = False
         self._loading = asyncio.Lock()
 
     async def serve(
@@ -96,6 +97,10 @@ class Host:
         """The server goes: clients that wait for nothing are told at once, the others when they have their answers."""
         self._leaving.set()
 
+    def close(self) -> None:
+        """From now on nothing is begun: what is left is the next server's to find."""
+        self._is_closed = True
+
     async def _load(self) -> None:
         async with self._loading:
             if HOSTING not in sys.modules:
@@ -111,7 +116,7 @@ class Host:
     def _let_go(self, mark: Mark, *, after_s: float) -> asyncio.Task[None] | None:
         held = self._held[mark]
         held.streams -= 1
-        if held.streams:
+        if held.streams or self._is_closed:
             return None
         held.ending = self._tasks.create_task(self._end(mark, after_s), name=f"end of MCP client {mark[1]}")
         return held.ending
