@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable
 
 from k8e.cli.output import failed, print_json, print_rows
 from k8e.client.errors import InvalidRequest, NotFound, SandboxError
-from k8e.client.light.profiles import Book, Profile, load, save
+from k8e.client.light.profiles import Book, Profile, load, plain_address, save
 
 __all__ = ["add", "remove", "show", "use"]
+
+HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 
 
 def told(work: Callable[[], None]) -> int:
@@ -48,8 +51,8 @@ def add(args: argparse.Namespace) -> int:
     def work() -> None:
         if not args.name.isprintable() or not args.name.strip() or "/" in args.name:
             raise InvalidRequest(f"name: {args.name!r} cannot be used as a name")
-        if ":" not in args.address.partition("://")[2] and ":" not in args.address:
-            raise InvalidRequest(f"endpoint: {args.address!r} is not host:port")
+        if not HOST_AND_PORT.fullmatch(plain_address(args.address)):
+            raise InvalidRequest(f"endpoint: {args.address!r} is not host:port, as in box.example:50051")
         book = load(os.environ)
         profile = Profile(args.address, args.cert_dir, args.device_name)
         save(Book(book.current, {**book.profiles, args.name: profile}), os.environ)

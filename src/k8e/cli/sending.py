@@ -28,7 +28,7 @@ class Upload:
         self._session_id = session_id
         self._add = add
         self._modes: dict[int, list[str]] = {}
-        """Set at the end, so that a directory without write permission can be filled."""
+        """Of directories: set at the end, so that one without write permission can be filled."""
 
     def copy(self, source: Path, target: str) -> None:
         if not source.exists():
@@ -78,8 +78,6 @@ class Upload:
 
         only(self._calls.stream("WriteStream", requests()))
         self._add(1, 0)
-        # The mode of a file that was there before does not change by writing it.
-        self._modes.setdefault(perm, []).append(there)
 
     def _run(self, argv: list[str], paths: list[str]) -> None:
         """A command inside, for what has no call of its own."""

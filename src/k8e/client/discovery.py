@@ -18,7 +18,7 @@ from pathlib import Path
 
 from k8e.client.errors import InvalidRequest
 from k8e.client.light.places import SYSTEM_DATA_DIR, data_dirs, doors, own_data_dir
-from k8e.client.light.profiles import Connection, config_path, connection, profiles_path
+from k8e.client.light.profiles import Connection, config_path, connection, plain_address, profiles_path
 
 __all__ = ["DEFAULT_ENDPOINT", "SYSTEM_DATA_DIR", "Target", "data_dirs", "discover", "own_data_dir"]
 
@@ -133,7 +133,7 @@ def enrolled_trust(endpoint: str, cert_dir: Path) -> Trust | None:
     """What a login to exactly this endpoint left; a certificate is never shown to another server."""
     stamp = _content(cert_dir / "endpoint")
     roots = _content(cert_dir / "ca.crt")
-    if stamp is None or roots is None or _address(stamp.decode("utf-8", "replace").strip()) != endpoint:
+    if stamp is None or roots is None or plain_address(stamp.decode("utf-8", "replace").strip()) != endpoint:
         return None
     key, certificate = _content(cert_dir / "client.key"), _content(cert_dir / "client.crt")
     both = key is not None and certificate is not None
@@ -152,12 +152,8 @@ def _content(path: Path) -> bytes | None:
         return None
 
 
-def _address(text: str) -> str:
-    return text.partition("://")[2].rstrip("/") if "://" in text else text
-
-
 def _local_door(directory: Path) -> str:
-    return _address(doors(directory).get("grpc", ""))
+    return plain_address(doors(directory).get("grpc", ""))
 
 
 def _local_trust(directories: list[Path]) -> Trust:

@@ -175,6 +175,23 @@ def test_profiles_are_added_chosen_and_removed(k8e: Run, endpoint: str, tmp_path
     assert k8e("sandbox", "whoami")[1]["error"] == "invalid request"
 
 
+@pytest.mark.parametrize(
+    ("address", "taken"),
+    [
+        ("box.example:50051", True),
+        ("grpcs://box.example:50051/", True),
+        ("[::1]:50051", True),
+        ("https://box.example", False),
+        ("box.example", False),
+        ("box.example:port", False),
+        ("https://box.example/a:1", False),
+    ],
+)
+def test_a_profile_has_a_host_and_a_port(k8e: Run, address: str, taken: bool) -> None:
+    code, told = k8e("sandbox", "profile", "add", "box", address)
+    assert (code, "host:port, as in" in str(told.get("detail"))) == ((0, False) if taken else (1, True))
+
+
 def test_the_order_is_flag_environment_profile_config(k8e: Run, endpoint: str, tmp_path: Path) -> None:
     config = tmp_path / ".k8e" / "sandbox" / "config.json"
     config.parent.mkdir(parents=True)

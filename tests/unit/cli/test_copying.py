@@ -12,9 +12,12 @@ import pytest
 
 from k8e.cli.copying import Place, place
 from k8e.cli.fetching import download
+from k8e.cli.sending import Upload
 from k8e.client.errors import Conflict, InvalidRequest
 from k8e.client.landing import Landing, link_stays_inside, parts_below
 from k8e.client.light.calls import QUICK_S, Answer, Request, encoded
+from k8e.client.light.places import unix_path
+from k8e.client.light.unix import UnixCalls
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
@@ -80,6 +83,30 @@ def test_a_file_goes_to_a_name_or_into_a_directory(k8e: Run, session_id: str, tm
     k8e("cp", f"{session_id}:two", str(tmp_path / "here"))
     assert (tmp_path / "here" / "two").read_bytes() == b"\x00\xff"
     assert (tmp_path / "here" / "two").stat().st_mode & 0o777 == 0o640
+
+
+class Listening(UnixCalls):
+    """The server's calls, and which of them were made."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.asked: list[str] = []
+
+    def unary(self, rpc: str, request: Request, *, timeout_s: float | None = QUICK_S) -> Answer:
+        self.asked.append(rpc)
+        return super().unary(rpc, request, timeout_s=timeout_s)
+
+
+def test_a_file_that_was_there_gets_the_mode_it_has_here_without_a_command_inside(
+    k8e: Run, session_id: str, server: Path, tmp_path: Path
+) -> None:
+    k8e("run", "--session-id", session_id, "touch tool; chmod 644 tool")
+    (tmp_path / "tool").write_text("#!/bin/sh\n")
+    (tmp_path / "tool").chmod(0o755)
+    calls = Listening(unix_path(server))
+    Upload(calls, session_id, lambda files, size: None).copy(tmp_path / "tool", "/workspace/tool")
+    assert calls.asked == ["StatFile"]
+    assert k8e("run", "--raw", "--session-id", session_id, "stat -c %a tool").stdout == b"755\n"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,20 @@ from typing import NamedTuple
 
 from k8e.client.errors import InvalidRequest
 
-__all__ = ["Book", "Connection", "Profile", "config_path", "connection", "home", "load", "read_config", "save", "write"]
+__all__ = [
+    "Book",
+    "Connection",
+    "Profile",
+    "config_path",
+    "connection",
+    "home",
+    "load",
+    "plain_address",
+    "profiles_path",
+    "read_config",
+    "save",
+    "write",
+]
 
 
 class Profile(NamedTuple):
@@ -57,7 +70,7 @@ def connection(endpoint: str, profile: str, environ: Mapping[str, str]) -> Conne
         ("" if name else read_config(environ).get("endpoint", ""), str(config_path(environ))),
     ):
         if address:
-            return Connection(_address(address), found, cert_dir, chosen.device_name)
+            return Connection(plain_address(address), found, cert_dir, chosen.device_name)
     return Connection("", "this machine", cert_dir, chosen.device_name)
 
 
@@ -70,7 +83,8 @@ def _chosen(named: str, environ: Mapping[str, str]) -> tuple[str, Profile]:
     return (name, book.profiles[name]) if name in book.profiles else ("", Profile(""))
 
 
-def _address(text: str) -> str:
+def plain_address(text: str) -> str:
+    """`host:port`, also of an address with a scheme before it."""
     return text.partition("://")[2].rstrip("/") if "://" in text else text
 
 

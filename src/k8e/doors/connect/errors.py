@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from k8e.doors.service.errors import answer_for
 from k8e.errors import K8eError
 
-__all__ = ["STATUSES", "Failure", "deadline_exceeded", "failure_for"]
+__all__ = ["STATUSES", "Failure", "failure_for"]
 
 STATUSES = {
     "canceled": 499,
@@ -54,7 +54,3 @@ class Failure:
 def failure_for(error: K8eError) -> Failure:
     code, text, metadata = answer_for(error)
     return Failure("canceled" if code == "CANCELLED" else code.lower(), text, metadata)
-
-
-def deadline_exceeded(what: str) -> Failure:
-    return Failure("deadline_exceeded", what)
