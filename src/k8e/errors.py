@@ -62,7 +62,11 @@ class Unauthenticated(K8eError):
 
 
 class Denied(K8eError):
-    """The caller is known but may not do this."""
+    """The caller is known but may not do this; where a person was asked, `approval_id` is the question."""
+
+    def __init__(self, message: str, *, approval_id: str = "") -> None:
+        super().__init__(message)
+        self.approval_id = approval_id
 
 
 class Exhausted(K8eError):

@@ -30,6 +30,7 @@ __all__ = [
     "ExecResult",
     "FileEntry",
     "FileKind",
+    "Gates",
     "Grant",
     "HostRule",
     "Language",
@@ -236,6 +237,22 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """Where a person is asked before a call goes on."""
+
+    egress: bool = False
+    """Hosts that are added to the session's list."""
+    write_paths: tuple[str, ...] = ()
+    """Changes through the file API at or below these, and whatever takes them away."""
+    workspace: bool = False
+    """Deleting the workspace of the session's tenant."""
+    secrets: bool = False
+    """Secrets whose values the sandbox would see."""
+    commands: tuple[str, ...] = ()
+    """Patterns (RE2) that are searched in the text of commands. Advisory: code can be written so that none finds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
     """What a caller asks for."""
 
@@ -251,6 +268,7 @@ class SessionSpec:
     secret_refs: tuple[SecretRef, ...] = ()
     brokered: tuple[Brokered, ...] = ()
     user: str = ""
+    gates: Gates = field(default_factory=Gates)
 
     def template(self) -> Template:
         """The pool that can serve this session."""

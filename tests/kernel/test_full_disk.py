@@ -26,7 +26,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def _workspace(name: str) -> Change:
-    return Change("INSERT INTO workspaces VALUES (?,?,?,?,?)", ("uid:0", name, f"ws-{name}", 1, 0.0))
+    return Change("INSERT INTO workspaces VALUES (?,?,?,?,?,?)", ("uid:0", name, f"ws-{name}", 1, 0.0, "{}"))
 
 
 def _fill(path: Path) -> None:

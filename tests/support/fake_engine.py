@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import hashlib
 import itertools
 import json
 import math
@@ -19,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from k8e.doors.engine import PoolStatus
+from k8e.engine import gates as asking
 from k8e.engine import lists
 from k8e.engine.approvals import Approval
 from k8e.engine.settings import EgressSettings
@@ -35,6 +38,7 @@ from k8e.model import (
     ExecResult,
     FileEntry,
     FileKind,
+    Gates,
     Language,
     Limits,
     Outcome,
@@ -52,7 +56,7 @@ from k8e.model import (
     TerminalSize,
     Usage,
 )
-from tests.support.fake_approvals import FakeApprovals
+from tests.support.fake_gates import FakeGates
 from tests.support.fake_network import FakeCounts, FakeNetwork, denials
 from tests.support.fake_secrets import FakeSecrets
 
@@ -90,6 +94,7 @@ class FakeSessionView:
     children: tuple[SessionId, ...]
     limits: Limits
     warm: bool
+    gates: Gates
 
 
 @dataclass(slots=True, kw_only=True)
@@ -264,7 +269,7 @@ class FakeRun:
                 self.changed.notify_all()
 
 
-class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
+class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
     def __init__(self, root: Path, group: asyncio.TaskGroup) -> None:
         self._root = root
         self._group = group
@@ -285,10 +290,11 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
 
     # Sessions
 
-    async def create_session(self, owner: OwnerId, spec: SessionSpec) -> FakeSessionView:
+    async def create_session(self, owner: OwnerId, spec: SessionSpec, *, asked_by: str = "") -> FakeSessionView:
         if spec.runtime in {Runtime.KATA, Runtime.FIRECRACKER}:
             raise InvalidSpec(f"{spec.runtime} is not available on this host", field="runtime_class")
         spec = lists.resolved(spec, EgressSettings(rules=()))
+        spec = await self.admitted(owner, asked_by, spec, default=SessionSpec())
         return self._add(owner, spec, self._root / f"work-{next(self._count)}")
 
     def get_session(self, owner: OwnerId, session_id: SessionId) -> FakeSessionView:
@@ -335,9 +341,13 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
         hosts: Sequence[str] = (),
         add: Sequence[str] = (),
         remove: Sequence[str] = (),
+        asked_by: str = "",
     ) -> FakeSessionView:
         session = self._session(owner, session_id)
-        session.spec = lists.changed(session.spec, hosts=hosts, add=add, remove=remove)
+        changed = lists.changed(session.spec, hosts=hosts, add=add, remove=remove)
+        if self._gates(session).egress and (wider := asking.widened(session.spec, changed)):
+            await self.wait_at_gate(owner, session_id, asked_by, asking.hosts_action(wider))
+        session.spec = changed
         return self._view(session_id, session)
 
     def egress(
@@ -346,13 +356,18 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
         self._session(owner, session_id)
         return self.told(limit=limit, follow=follow)
 
-    async def pip_install(self, owner: OwnerId, session_id: SessionId, packages: Sequence[str]) -> ExecResult:
-        self._session(owner, session_id)
+    async def pip_install(
+        self, owner: OwnerId, session_id: SessionId, packages: Sequence[str], *, asked_by: str = ""
+    ) -> ExecResult:
+        command = Command(what=Argv(("pip", "install", *packages)))
+        await self._allowed(owner, session_id, asked_by, command)
         return self.installed(packages)
 
-    async def run_subagent(self, owner: OwnerId, parent: SessionId) -> FakeSessionView:
+    async def run_subagent(self, owner: OwnerId, parent: SessionId, *, asked_by: str = "") -> FakeSessionView:
         session = self._session(owner, parent)
-        child = self._add(owner, session.spec, session.directory, parent=parent)
+        spec = dataclasses.replace(session.spec, gates=self._gates(session))
+        spec = await self.admitted(owner, asked_by, spec, default=None)
+        child = self._add(owner, spec, session.directory, parent=parent)
         session.children.append(child.session_id)
         return child
 
@@ -362,8 +377,8 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
 
     # Commands
 
-    async def exec(self, owner: OwnerId, session_id: SessionId, command: Command) -> ExecResult:
-        session = self._session(owner, session_id)
+    async def exec(self, owner: OwnerId, session_id: SessionId, command: Command, *, asked_by: str = "") -> ExecResult:
+        session = await self._allowed(owner, session_id, asked_by, command)
         stream = await self._start(session, command)
         kept = {1: bytearray(), 2: bytearray()}
         try:
@@ -376,9 +391,9 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
         raise AssertionError("a command has an outcome")
 
     async def open_exec(
-        self, owner: OwnerId, session_id: SessionId, command: Command, *, exec_id: str = ""
+        self, owner: OwnerId, session_id: SessionId, command: Command, *, exec_id: str = "", asked_by: str = ""
     ) -> FakeExec:
-        return await self._start(self._session(owner, session_id), command, exec_id)
+        return await self._start(await self._allowed(owner, session_id, asked_by, command), command, exec_id)
 
     async def attach_exec(
         self, owner: OwnerId, session_id: SessionId, exec_id: str, offsets: Mapping[int, int]
@@ -386,8 +401,10 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
         self._session(owner, session_id)
         raise NotFound("exec", exec_id)
 
-    async def start_run(self, owner: OwnerId, session_id: SessionId, command: Command) -> FakeRunView:
-        process = await self._start(self._session(owner, session_id), command)
+    async def start_run(
+        self, owner: OwnerId, session_id: SessionId, command: Command, *, asked_by: str = ""
+    ) -> FakeRunView:
+        process = await self._start(await self._allowed(owner, session_id, asked_by, command), command)
         view = FakeRunView(
             run_id=RunId(f"run-{next(self._count)}"),
             session_id=session_id,
@@ -441,9 +458,10 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
         cwd: str,
         env: Mapping[str, str],
         size: TerminalSize,
+        asked_by: str = "",
     ) -> FakeTerminalView:
         command = Command(what=Argv(argv), cwd=cwd, env=env, stdin=True, timeout_s=0)
-        process = await self._start(self._session(owner, session_id), command)
+        process = await self._start(await self._allowed(owner, session_id, asked_by, command), command)
         name = TerminalId(f"term-{next(self._count)}")
         self._terminals[name] = (owner, session_id, process)
         return FakeTerminalView(terminal_id=name, session_id=session_id, pid=process.process.pid)
@@ -492,9 +510,14 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
         *,
         append: bool = False,
         perm: int | None = None,
+        asked_by: str = "",
     ) -> int:
         real = self._real(owner, session_id, path)
         data = b"".join([chunk async for chunk in chunks])
+        if places := self._held(owner, session_id, path):
+            digest = hashlib.sha256(data).hexdigest()
+            action = asking.write_action(path, places, size=len(data), sha256=digest, append=append, perm=perm)
+            await self.wait_at_gate(owner, session_id, asked_by, action)
         real.parent.mkdir(parents=True, exist_ok=True)
         real.write_bytes((real.read_bytes() if append and real.exists() else b"") + data)
         real.chmod(0o644 if perm is None else perm)
@@ -514,16 +537,24 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
         found = [self._entry(session, each) for each in sorted(real.rglob("*") if recursive else real.iterdir())]
         return [entry for entry in found if entry.modified_s >= since_s]
 
-    async def make_directory(self, owner: OwnerId, session_id: SessionId, path: str) -> None:
+    async def make_directory(self, owner: OwnerId, session_id: SessionId, path: str, *, asked_by: str = "") -> None:
+        if not self._real(owner, session_id, path).is_dir():
+            await self._change(owner, session_id, asked_by, "make the directory", path)
         self._real(owner, session_id, path).mkdir(parents=True, exist_ok=True)
 
-    async def move_file(self, owner: OwnerId, session_id: SessionId, source: str, target: str) -> None:
+    async def move_file(
+        self, owner: OwnerId, session_id: SessionId, source: str, target: str, *, asked_by: str = ""
+    ) -> None:
+        await self._change(owner, session_id, asked_by, "move", source, target)
         real = self._real(owner, session_id, source)
         if not os.path.lexists(real):
             raise NotFound("file", source)
         real.rename(self._real(owner, session_id, target))
 
-    async def remove_file(self, owner: OwnerId, session_id: SessionId, path: str, *, recursive: bool = False) -> None:
+    async def remove_file(
+        self, owner: OwnerId, session_id: SessionId, path: str, *, recursive: bool = False, asked_by: str = ""
+    ) -> None:
+        await self._change(owner, session_id, asked_by, "remove", path)
         real = self._real(owner, session_id, path)
         if not os.path.lexists(real):
             raise NotFound("file", path)
@@ -563,7 +594,7 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
         tenants = {each.spec.tenant for each in self._sessions.values() if each.owner == owner and each.spec.tenant}
         return [FakeWorkspace(tenant=name, disk_bytes=0, last_used=0) for name in sorted(tenants)]
 
-    async def delete_workspace(self, owner: OwnerId, tenant: str) -> None:
+    async def delete_workspace(self, owner: OwnerId, tenant: str, *, asked_by: str = "") -> None:
         raise NotFound("workspace", tenant)
 
     def status(self) -> FakeStatus:
@@ -612,7 +643,28 @@ class FakeEngine(FakeApprovals, FakeSecrets, FakeNetwork):
             children=tuple(session.children),
             limits=spec.limits,
             warm=True,
+            gates=self._gates(session),
         )
+
+    def _gates(self, session: FakeSession) -> Gates:
+        return self.gates_of(session.owner, session.spec)
+
+    async def _allowed(self, owner: OwnerId, session_id: SessionId, asked_by: str, command: Command) -> FakeSession:
+        session = self._session(owner, session_id)
+        await self.gate_command(owner, session_id, session.spec, asked_by, command)
+        return session
+
+    def _held(self, owner: OwnerId, session_id: SessionId, *paths: str, above: bool = False) -> list[str]:
+        """Where these paths really are, by their letters and by their links, as far as that is gated."""
+        session = self._session(owner, session_id)
+        top = session.directory.resolve()
+        real = [self._real(owner, session_id, path).resolve() for path in paths]
+        inside = [f"/workspace/{each.relative_to(top)}" for each in real if each.is_relative_to(top)]
+        return [path for path in (*paths, *inside) if asking.is_held(self._gates(session), path, above=above)]
+
+    async def _change(self, owner: OwnerId, session_id: SessionId, asked_by: str, verb: str, *paths: str) -> None:
+        if places := self._held(owner, session_id, *paths, above=verb != "make the directory"):
+            await self.wait_at_gate(owner, session_id, asked_by, asking.file_action(verb, paths, places))
 
     def _session(self, owner: OwnerId, session_id: SessionId) -> FakeSession:
         session = self._sessions.get(session_id)

@@ -10,6 +10,7 @@ from k8e.wire.outbox import WINDOW, Outbox
 
 from . import fields
 from .fields import Refusal, refusal_of
+from .guards import Guard, inodes_above
 from .link import Subscriber
 from .places import place_of
 
@@ -47,6 +48,7 @@ class Files:
         service.add_call("file.mkdir", _mkdir)
         service.add_call("file.move", _move)
         service.add_call("file.remove", _remove)
+        service.add_call("file.gated", _gated)
 
     def _open_list(self, link: Link, number: int, args: Dict[str, Any]) -> None:
         listing = _Listing(self._loop, link, number, _entries(args))
@@ -164,7 +166,7 @@ class _Writing(Subscriber):
         if is_append:
             self._fd = place.open(os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, perm or _FILE_MODE)
             try:
-                _regular(self._fd, place.path)
+                _check_names(place, _regular(self._fd, place.path))
             except (OSError, Refusal):
                 os.close(self._fd)
                 raise
@@ -238,6 +240,12 @@ class _Writing(Subscriber):
         self._place.__exit__()
 
 
+def _check_names(place: Place, status: os.stat_result) -> None:
+    """More is written by appending than this place shows where the file has other names. Raises: Refusal."""
+    if place.guard is not None and status.st_nlink > 1 and not place.guard.approves(place.path):
+        raise Refusal("gated", os.fsdecode(place.path))
+
+
 def _status(place: Place) -> Optional[os.stat_result]:
     try:
         return place.stat(follow=False)
@@ -257,12 +265,13 @@ def _open_write(link: Link, number: int, args: Dict[str, Any]) -> None:
     if mode not in ("w", "a"):
         raise Refusal("invalid", "mode is w or a")
     perm = None if args.get("perm") is None else fields.integer(args, "perm")
-    if "root" not in args or args["root"] is None:
+    if args.get("root") is None and args.get("gates") is None:
         # Replace what a link points to, not the link.
         path = os.path.realpath(os.path.join("/workspace", fields.text(args, "path")))
         args = dict(args, path=path)
     place = place_of(args, parents=fields.flag(args, "parents", True))
     try:
+        place.check()
         link.subscribers[number] = _Writing(link, number, place, perm, mode == "a")
     except (OSError, Refusal):
         place.__exit__()
@@ -363,9 +372,18 @@ def _walk(fd: int, path: bytes, recursive: bool, since: float) -> Iterator[Dict[
         os.close(fd)
 
 
+def _is_directory(place: Place) -> bool:
+    try:
+        return stat.S_ISDIR(place.stat(follow=True).st_mode)
+    except OSError:
+        return False
+
+
 def _mkdir(args: Dict[str, Any]) -> None:
     parents = fields.flag(args, "parents", True)
     with place_of(args, parents=parents) as place:
+        if not _is_directory(place):
+            place.check()
         try:
             os.mkdir(place.name, dir_fd=place.dir_fd)
         except FileExistsError as error:
@@ -376,10 +394,12 @@ def _mkdir(args: Dict[str, Any]) -> None:
 
 def _move(args: Dict[str, Any]) -> None:
     with place_of(args, "source", follow=False) as source, place_of(args, "target", follow=False) as target:
+        for place in (source, target):
+            place.check(above=True)
         try:
             os.rename(source.name, target.name, src_dir_fd=source.dir_fd, dst_dir_fd=target.dir_fd)
         except OSError as error:
-            if error.errno != errno.EXDEV or source.is_confined:
+            if error.errno != errno.EXDEV or (source.is_confined and source.guard is None):
                 error.filename = source.path
                 raise
             import shutil  # only a move between mounts needs it
@@ -392,6 +412,7 @@ def _remove(args: Dict[str, Any]) -> None:
     with place_of(args, follow=False) as place:
         if place.name == b"." or os.path.normpath(place.path) == b"/":
             raise Refusal("invalid", "path: the top directory cannot be removed")
+        place.check(above=True)
         is_directory = stat.S_ISDIR(place.stat(follow=False).st_mode)
         try:
             if is_directory and recursive:
@@ -418,3 +439,30 @@ def remove_tree(name: bytes, dir_fd: Optional[int] = None) -> None:
     finally:
         os.close(fd)
     os.rmdir(name, dir_fd=dir_fd)
+
+
+def _gated(args: Dict[str, Any]) -> Dict[str, Any]:
+    """Where a change that is asked for would really be, of its places those that are gated.
+
+    Only a look: what it finds is looked at again, by descriptors, when the change is made.
+    """
+    guard, op = Guard(fields.texts(args, "gates"), []), fields.text(args, "op")
+    found = []
+    for name in ("source", "target") if op == "move" else ("path",):
+        path = os.path.join(b"/workspace", os.fsencode(fields.text(args, name)))
+        above = op in ("move", "remove")
+        # These two are about a link itself, the others about what it points to.
+        place = os.path.join(os.path.realpath(os.path.dirname(path.rstrip(b"/"))), os.path.basename(path.rstrip(b"/")))
+        place = os.path.normpath(place) if above else os.path.realpath(path)
+        if op == "mkdir" and os.path.isdir(place):
+            continue
+        if guard.holds(place, inodes_above(place), above=above) or (op == "append" and _has_other_names(place)):
+            found.append(os.fsdecode(place))
+    return {"paths": found}
+
+
+def _has_other_names(path: bytes) -> bool:
+    try:
+        return os.stat(path).st_nlink > 1
+    except OSError:
+        return False

@@ -12,10 +12,13 @@ import stat
 
 from . import fields
 from .fields import Refusal
+from .guards import guard_of, inode_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional
+
+    from .guards import Guard, Inode
 
 __all__ = ["Place", "place_of"]
 
@@ -27,9 +30,11 @@ _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 class Place:
     """A name in a directory; close it when done."""
 
-    __slots__ = ("dir_fd", "is_confined", "name", "path")
+    __slots__ = ("dir_fd", "guard", "inodes", "is_confined", "name", "path")
 
     def __init__(self, path: bytes, name: bytes, dir_fd: Optional[int]) -> None:
+        self.guard: Optional[Guard] = None
+        self.inodes: List[Inode] = []
         self.path = path
         self.name = name
         self.dir_fd = dir_fd
@@ -51,6 +56,17 @@ class Place:
         except OSError as error:
             error.filename = self.path
             raise
+
+    def check(self, *, above: bool = False) -> None:
+        """Whether it may be changed; with `above`, and with it what lies below. Raises: Refusal."""
+        if self.guard is not None:
+            self.guard.check(self.path, self.inodes + self._own_inode(), above=above)
+
+    def _own_inode(self) -> List[Inode]:
+        try:
+            return [inode_of(self.stat(follow=False))]
+        except OSError:
+            return []
 
     def sibling(self, name: bytes) -> Place:
         """Another name in the same directory; it borrows this place's descriptor."""
@@ -77,20 +93,25 @@ def place_of(args: Dict[str, Any], name: str = "path", *, follow: bool = True, p
     """
     path = os.fsencode(fields.text(args, name))
     root = fields.optional_text(args, "root")
+    guard = guard_of(args)
     if not path:
         raise Refusal("invalid", "%s is empty" % name)
+    if guard is not None and root is None:
+        # The kernel would resolve it unseen; from the top every step is ours.
+        path, root = os.path.join(os.fsencode(_HOME), path), "/"
     if root is None:
         path = os.path.join(os.fsencode(_HOME), path)
         if parents:
             os.makedirs(os.path.dirname(path), exist_ok=True)
         return Place(path, path, None)
-    return _Walk(os.fsencode(root), follow, parents).to(path)
+    return _Walk(os.fsencode(root), follow, parents, guard).to(path)
 
 
 class _Walk:
     """One confined resolution."""
 
-    def __init__(self, root: bytes, follow: bool, parents: bool) -> None:
+    def __init__(self, root: bytes, follow: bool, parents: bool, guard: Optional[Guard] = None) -> None:
+        self._guard = guard
         self._root = os.path.normpath(root)
         self._follow = follow
         self._parents = parents
@@ -102,7 +123,9 @@ class _Walk:
         try:
             name = self._resolve(self._parts(path))
             shown = b"/".join([self._root.rstrip(b"/"), *self._names, name])
-            return Place(shown, name, os.dup(self._fds[-1]))
+            place = Place(shown, name, os.dup(self._fds[-1]))
+            place.guard, place.inodes = self._guard, self._inodes()
+            return place
         finally:
             for fd in self._fds:
                 os.close(fd)
@@ -159,10 +182,15 @@ class _Walk:
         except FileNotFoundError:
             if not self._parents:
                 raise
+            if self._guard is not None:
+                self._guard.check_parent(os.path.join(self._root, *self._names, part), self._inodes())
             os.mkdir(part, dir_fd=self._fds[-1])
             fd = self._open(part)
         self._fds.append(fd)
         self._names.append(part)
+
+    def _inodes(self) -> List[Inode]:
+        return [inode_of(os.fstat(fd)) for fd in self._fds] if self._guard is not None else []
 
     def _open(self, part: bytes) -> int:
         fd = os.open(part, _WALK, dir_fd=self._fds[-1])

@@ -30,12 +30,15 @@ MAX_TEXT_BYTES: Final = 4096
 _HISTORY: Final = 1000
 """Answered questions that are kept per owner."""
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_SCHEMA: Final = """
+_SCHEMA: Final = (
+    """
 CREATE TABLE approvals (
     approval_id TEXT PRIMARY KEY, owner TEXT NOT NULL, session_id TEXT NOT NULL, sandbox TEXT NOT NULL,
     action TEXT NOT NULL, asked_by TEXT NOT NULL, asked_at REAL NOT NULL, expires_at REAL NOT NULL,
     status TEXT NOT NULL, decided_by TEXT NOT NULL, reason TEXT NOT NULL, decided_at REAL NOT NULL) STRICT;
-"""
+""",
+    "ALTER TABLE approvals ADD COLUMN is_gate INTEGER NOT NULL DEFAULT 0;",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,8 @@ class Approval:
     decided_by: str = ""
     reason: str = ""
     decided_at: float = 0.0
+    is_gate: bool = False
+    """Asked by a call that waits for the answer, and for no longer than it does."""
 
     @property
     def is_pending(self) -> bool:
@@ -120,16 +125,23 @@ class Approvals:
         return [each for each in mine if finished or each.is_pending]
 
     async def ask(
-        self, owner: OwnerId, session_id: SessionId, sandbox: SandboxId, *, asked_by: str, action: str
+        self,
+        owner: OwnerId,
+        session_id: SessionId,
+        sandbox: SandboxId,
+        *,
+        asked_by: str,
+        action: str,
+        is_gate: bool = False,
     ) -> Approval:
-        """Put a question. Raises: InvalidSpec, Exhausted, StoreFailed."""
+        """Put a question; of a session that is not there yet, without its names. Raises: InvalidSpec, Exhausted, StoreFailed."""
         check_text(action, field="action")
         if not action.strip():
             raise InvalidSpec("say what is to be approved", field="action")
         self._check_quotas(owner, session_id)
         now = self._clock()
         asked = Approval(
-            approval_id=ApprovalId(new_id(f"approval-{session_id}")),
+            approval_id=ApprovalId(new_id(f"approval-{session_id}" if session_id else "approval")),
             owner=owner,
             session_id=session_id,
             sandbox=sandbox,
@@ -137,13 +149,16 @@ class Approvals:
             asked_by=asked_by,
             asked_at=now,
             expires_at=now + self._valid_s,
+            is_gate=is_gate,
         )
         # Known before it is written, so that its session's end, which may come meanwhile, finds it.
         self._remember(asked)
         try:
             await self._store.commit(_inserted(asked), *self._forgotten(owner))
-        except StoreFailed:
+        except BaseException:
+            # Nobody knows its id, so nobody will come for the answer.
             self._by_owner[owner].pop(asked.approval_id, None)
+            self._store.post(_deleted(asked))
             raise
         return self.find(owner, asked.approval_id)
 
@@ -173,14 +188,20 @@ class Approvals:
             return outcome
         raise outcome or StoreFailed(f"approval {approval_id} was not decided: the server's log says more")
 
+    def withdraw(self, asked: Approval) -> Approval:
+        """Whoever asked waits no more: the question ends, unless it is answered already. As it then is."""
+        current = self._by_owner.get(asked.owner, {}).get(asked.approval_id, asked)
+        self._expire([current])
+        return self._by_owner[asked.owner].get(asked.approval_id, asked)
+
     def end(self, owner: OwnerId, sandbox: SandboxId) -> None:
         """A session ends, and with it what it asked."""
         self._expire(each for each in self._by_owner.get(owner, {}).values() if each.sandbox == sandbox)
 
     def keep_only(self, sandboxes: Collection[SandboxId]) -> None:
-        """After a restart: what sessions asked that are no more has ended with them."""
+        """After a restart: what sessions asked that are no more has ended with them, and so has what a call waited for."""
         known = [each for mine in self._by_owner.values() for each in mine.values()]
-        self._expire(each for each in known if each.sandbox not in sandboxes)
+        self._expire(each for each in known if each.is_gate or each.sandbox not in sandboxes)
 
     def close(self) -> None:
         self._store.close()
@@ -270,7 +291,7 @@ async def _outcome_of(work: Coroutine[Any, Any, Approval]) -> Approval | K8eErro
 
 
 def _read(row: sqlite3.Row) -> Approval:
-    return Approval(**{**dict(row), "status": ApprovalStatus(row["status"])})
+    return Approval(**{**dict(row), "status": ApprovalStatus(row["status"]), "is_gate": bool(row["is_gate"])})
 
 
 def _inserted(approval: Approval) -> Change:

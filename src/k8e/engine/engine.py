@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import functools
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
@@ -22,6 +23,8 @@ from k8e.engine.egress import Egress, EgressCounts
 from k8e.engine.events import EventLog
 from k8e.engine.execs import ExecStream, Output
 from k8e.engine.files import FileChange, Files
+from k8e.engine.gatekeeper import AtGate, Gatekeeper, unwitnessed
+from k8e.engine.gates import write_action
 from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.packages import pip_install
 from k8e.engine.pool import ShelfStatus
@@ -31,6 +34,7 @@ from k8e.engine.secrets import Sealer, Secrets, SecretView
 from k8e.engine.session import Session, SessionView
 from k8e.engine.sessions import Sessions
 from k8e.engine.settings import EngineSettings
+from k8e.engine.spools import Spools
 from k8e.engine.store import Store
 from k8e.engine.substrate import Substrate
 from k8e.engine.tasks import Tasks
@@ -86,6 +90,7 @@ class Engine:
         tasks: Tasks,
         sealer: Sealer | None = None,
         observer: Observer = UNOBSERVED,
+        at_gate: AtGate = unwitnessed,
     ) -> None:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         quotas = settings.quotas
@@ -103,6 +108,8 @@ class Engine:
             settings, self._store, self._events, substrate, self._workspaces, self._secrets, self._egress, tasks
         )
         self._sessions.observer = observer
+        self._gatekeeper = Gatekeeper(settings, self._approvals, self._workspaces, self._events, observer, at_gate)
+        self._spools = Spools(settings.data_dir)
         self._commands = Commands(
             self._sessions, self._secrets, self._egress, self._events, tasks, at_once=quotas.execs_per_session
         )
@@ -119,13 +126,14 @@ class Engine:
         substrate: Substrate,
         sealer: Sealer | None = None,
         observer: Observer = UNOBSERVED,
+        at_gate: AtGate = unwitnessed,
     ) -> AsyncIterator[Engine]:
         """An engine that has taken back what survived; leaving keeps every session for the next start.
 
         Without a sealer it keeps no secrets.
         """
         async with Tasks() as tasks:
-            engine = cls(settings, substrate, tasks, sealer, observer)
+            engine = cls(settings, substrate, tasks, sealer, observer, at_gate)
             try:
                 await engine._begin()
                 yield engine
@@ -147,16 +155,18 @@ class Engine:
 
     # Sessions
 
-    async def create_session(self, owner: OwnerId, spec: SessionSpec) -> SessionView:
-        return (await self._sessions.create(owner, spec)).view()
+    async def create_session(self, owner: OwnerId, spec: SessionSpec, *, asked_by: str = "") -> SessionView:
+        spec = dataclasses.replace(spec, gates=self._gatekeeper.specified(owner, spec))
+        admit = functools.partial(self._gatekeeper.creation, owner, asked_by)
+        return self._view(await self._sessions.create(owner, spec, admit))
 
     def get_session(self, owner: OwnerId, session_id: str) -> SessionView:
-        return self._sessions.find(owner, session_id).view()
+        return self._view(self._sessions.find(owner, session_id))
 
     def list_sessions(self, owner: OwnerId | None, phase: str | None = None) -> list[SessionView]:
         """An owner's, or everybody's, oldest first."""
         found = self._sessions.of(owner) if owner is not None else list(self._sessions)
-        views = [session.view() for session in found if session.phase is not Phase.CREATING]
+        views = [self._view(session) for session in found if session.phase is not Phase.CREATING]
         return sorted((view for view in views if phase in (None, view.phase)), key=lambda view: view.created_at)
 
     async def usage(self, sessions: Sequence[tuple[OwnerId, SessionId]]) -> list[Usage]:
@@ -175,7 +185,7 @@ class Engine:
     ) -> SessionView:
         session = self._sessions.find(owner, session_id)
         await self._sessions.extend(session, ttl_s=ttl_s, idle_timeout_s=idle_timeout_s)
-        return session.view()
+        return self._view(session)
 
     async def update_hosts(
         self,
@@ -185,12 +195,20 @@ class Engine:
         hosts: Sequence[str] = (),
         add: Sequence[str] = (),
         remove: Sequence[str] = (),
+        asked_by: str = "",
     ) -> SessionView:
         """Change the list, in force on return: add and remove entries, or without either give the whole of it."""
         session = self._sessions.find(owner, session_id)
         change = functools.partial(lists.changed, hosts=hosts, add=add, remove=remove)
-        await self._sessions.respecify(session, change)
-        return session.view()
+        approved = await self._gatekeeper.hosts(session, asked_by, change(session.spec))
+
+        def as_approved(spec: SessionSpec) -> SessionSpec:
+            changed = change(spec)
+            self._gatekeeper.check_hosts(session, changed, approved)
+            return changed
+
+        await self._sessions.respecify(session, as_approved)
+        return self._view(session)
 
     def egress(
         self, owner: OwnerId, session_id: str, *, limit: int = 0, follow: bool = False
@@ -201,16 +219,25 @@ class Engine:
             raise NotFound("session", session_id)
         return self._egress.follow(box.id, limit=limit, onwards=follow)
 
-    async def run_subagent(self, owner: OwnerId, parent_id: str) -> SessionView:
-        return (await self._sessions.create_child(owner, parent_id)).view()
+    async def run_subagent(self, owner: OwnerId, parent_id: str, *, asked_by: str = "") -> SessionView:
+        parent = self._sessions.find(owner, parent_id)
+        admit = functools.partial(self._gatekeeper.child, parent, asked_by)
+        return self._view(await self._sessions.create_child(owner, parent_id, admit))
 
     # Commands
 
-    async def exec(self, owner: OwnerId, session_id: str, command: Command, *, stdin: bytes = b"") -> ExecResult:
-        return await self._commands.run(self._sessions.find(owner, session_id), command, stdin=stdin)
+    async def exec(
+        self, owner: OwnerId, session_id: str, command: Command, *, stdin: bytes = b"", asked_by: str = ""
+    ) -> ExecResult:
+        return await self._commands.run(
+            await self._admitted(owner, session_id, command, asked_by), command, stdin=stdin
+        )
 
-    async def open_exec(self, owner: OwnerId, session_id: str, command: Command, *, exec_id: str = "") -> ExecStream:
-        return await self._commands.open(self._sessions.find(owner, session_id), command, exec_id=exec_id)
+    async def open_exec(
+        self, owner: OwnerId, session_id: str, command: Command, *, exec_id: str = "", asked_by: str = ""
+    ) -> ExecStream:
+        session = await self._admitted(owner, session_id, command, asked_by)
+        return await self._commands.open(session, command, exec_id=exec_id)
 
     async def attach_exec(
         self, owner: OwnerId, session_id: str, exec_id: str, offsets: Mapping[int, int]
@@ -218,14 +245,17 @@ class Engine:
         session = self._sessions.find(owner, session_id)
         return await self._commands.attach(session, exec_id, offsets, keep_in_sandbox_bytes=KEPT_FOR_A_RETURN)
 
-    async def pip_install(self, owner: OwnerId, session_id: str, packages: Sequence[str]) -> ExecResult:
+    async def pip_install(
+        self, owner: OwnerId, session_id: str, packages: Sequence[str], *, asked_by: str = ""
+    ) -> ExecResult:
         """Install packages by name into the session's own Python environment."""
-        return await self._commands.run(self._sessions.find(owner, session_id), pip_install(packages))
+        return await self.exec(owner, session_id, pip_install(packages), asked_by=asked_by)
 
     # Background runs
 
-    async def start_run(self, owner: OwnerId, session_id: str, command: Command) -> RunView:
-        return (await self._runs.start(self._sessions.find(owner, session_id), command)).view(output_bytes=0)
+    async def start_run(self, owner: OwnerId, session_id: str, command: Command, *, asked_by: str = "") -> RunView:
+        session = await self._admitted(owner, session_id, command, asked_by)
+        return (await self._runs.start(session, command)).view(output_bytes=0)
 
     def poll_run(self, owner: OwnerId, run_id: str) -> RunView:
         run = self._runs.find(owner, run_id)
@@ -253,6 +283,7 @@ class Engine:
         cwd: str = "",
         env: Mapping[str, str] | None = None,
         size: TerminalSize | None = None,
+        asked_by: str = "",
     ) -> TerminalView:
         command = Command(
             what=Argv(tuple(argv) or ("/bin/bash",)),
@@ -261,7 +292,9 @@ class Engine:
             stdin=True,
             terminal=size or TerminalSize(),
         )
-        return (await self._terminals.create(self._sessions.find(owner, session_id), command)).view()
+        return (
+            await self._terminals.create(await self._admitted(owner, session_id, command, asked_by), command)
+        ).view()
 
     def open_terminal(self, owner: OwnerId, terminal_id: str) -> AsyncIterator[bytes | Outcome]:
         return self._terminals.find(owner, terminal_id).show()
@@ -301,8 +334,19 @@ class Engine:
         *,
         append: bool = False,
         perm: int | None = None,
+        asked_by: str = "",
     ) -> int:
-        size = await self._files(owner, session_id).write(path, chunks, append=append, perm=perm)
+        session = self._sessions.find(owner, session_id)
+        guard, is_gated = await self._gatekeeper.held(session, "append" if append else "write", path=path)
+        async with contextlib.AsyncExitStack() as held:
+            if is_gated:
+                content = await held.enter_async_context(self._spools.hold(owner, chunks))
+                action = write_action(
+                    path, guard.approved, size=content.size, sha256=content.sha256, append=append, perm=perm
+                )
+                await self._gatekeeper.ask(session, asked_by, action)
+                chunks = content.chunks()
+            size = await _files(session).write(path, chunks, append=append, perm=perm, guard=guard)
         self._events.add(owner, session_id, "file.written", path=path, size=size, append=append)
         return size
 
@@ -314,15 +358,24 @@ class Engine:
     ) -> list[FileEntry]:
         return await self._files(owner, session_id).list(path, recursive=recursive, since_s=since_s)
 
-    async def make_directory(self, owner: OwnerId, session_id: str, path: str) -> None:
-        await self._files(owner, session_id).make_directory(path)
+    async def make_directory(self, owner: OwnerId, session_id: str, path: str, *, asked_by: str = "") -> None:
+        session = self._sessions.find(owner, session_id)
+        guard = await self._gatekeeper.change(session, asked_by, "mkdir", path=path)
+        await _files(session).make_directory(path, guard=guard)
 
-    async def move_file(self, owner: OwnerId, session_id: str, source: str, target: str) -> None:
-        await self._files(owner, session_id).move(source, target)
+    async def move_file(self, owner: OwnerId, session_id: str, source: str, target: str, *, asked_by: str = "") -> None:
+        session = self._sessions.find(owner, session_id)
+        guard = await self._gatekeeper.change(session, asked_by, "move", source=source, target=target)
+        await _files(session).move(source, target, guard=guard)
         self._events.add(owner, session_id, "file.moved", source=source, target=target)
 
-    async def remove_file(self, owner: OwnerId, session_id: str, path: str, *, recursive: bool = False) -> None:
-        await self._files(owner, session_id).remove(path, recursive=recursive)
+    async def remove_file(
+        self, owner: OwnerId, session_id: str, path: str, *, recursive: bool = False, asked_by: str = ""
+    ) -> None:
+        session = self._sessions.find(owner, session_id)
+        also = " with everything below it" if recursive else ""
+        guard = await self._gatekeeper.change(session, asked_by, "remove", also=also, path=path)
+        await _files(session).remove(path, recursive=recursive, guard=guard)
         self._events.add(owner, session_id, "file.removed", path=path)
 
     def watch(
@@ -353,10 +406,11 @@ class Engine:
     def list_workspaces(self, owner: OwnerId) -> list[WorkspaceView]:
         return self._workspaces.list(owner)
 
-    async def delete_workspace(self, owner: OwnerId, tenant: str) -> None:
-        using = [session.session_id for session in self._sessions.of(owner) if session.spec.tenant == tenant]
-        if using:
-            raise Conflict(f"workspace {tenant} is used by session {using[0]}: destroy it first")
+    async def delete_workspace(self, owner: OwnerId, tenant: str, *, asked_by: str = "") -> None:
+        self._check_unused(owner, tenant)
+        await self._gatekeeper.workspace(owner, asked_by, self._workspaces.find(owner, tenant))
+        # Somebody may have begun to use it while the question waited.
+        self._check_unused(owner, tenant)
         await self._workspaces.delete(owner, tenant)
         self._events.add(owner, "", "workspace.deleted", tenant=tenant)
 
@@ -478,6 +532,23 @@ class Engine:
             self._approvals.end(session.owner, session.box.id)
 
     def _files(self, owner: OwnerId, session_id: str) -> Files:
+        return _files(self._sessions.find(owner, session_id))
+
+    def _view(self, session: Session) -> SessionView:
+        return dataclasses.replace(session.view(), gates=self._gatekeeper.of(session))
+
+    async def _admitted(self, owner: OwnerId, session_id: str, command: Command, asked_by: str) -> Session:
+        """The session that a command may run in. Raises: NotFound, Denied."""
         session = self._sessions.find(owner, session_id)
-        session.last_used = time.time()
-        return Files(session.live_box())
+        await self._gatekeeper.command(session, asked_by, command)
+        return session
+
+    def _check_unused(self, owner: OwnerId, tenant: str) -> None:
+        using = [session.session_id for session in self._sessions.of(owner) if session.spec.tenant == tenant]
+        if using:
+            raise Conflict(f"workspace {tenant} is used by session {using[0]}: destroy it first")
+
+
+def _files(session: Session) -> Files:
+    session.last_used = time.time()
+    return Files(session.live_box())

@@ -29,7 +29,7 @@ _LINGER_S = 0.05
 class EventLog:
     def __init__(self, path: Path, *, keep_days: float, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._store = Store(path, schema=_SCHEMA, synchronous="FULL", linger_s=_LINGER_S)
+        self._store = Store(path, schema=(_SCHEMA,), synchronous="FULL", linger_s=_LINGER_S)
         self._store.post(Change("DELETE FROM events WHERE at < ?", (clock() - keep_days * 86400,)))
 
     def add(self, owner: OwnerId, session: SessionId | str, kind: str, **fields: object) -> None:

@@ -71,6 +71,8 @@ def remote_failure(error: RemoteError, *, kind: str, name: str) -> K8eError:
             return InvalidSpec(error.message)
         case "conflict":
             return Conflict(error.message)
+        case "gated":
+            return Conflict(f"{error.message} is gated, and was not when this was asked for: try again")
         case "exhausted":
             return Exhausted(error.message)
         case "io":

@@ -10,23 +10,38 @@ from typing import Any, Final
 
 from k8e.engine.boxes import Box
 from k8e.engine.execs import remote_failure
-from k8e.errors import SandboxFailed
+from k8e.errors import HostUnsupported, InvalidSpec, SandboxFailed
 from k8e.model import FileEntry, FileKind
 from k8e.wire.aio import Data, Event, LinkLost, RemoteError, Stream
 
-__all__ = ["FileChange", "Files"]
+__all__ = ["UNGUARDED", "FileChange", "Files", "Guard"]
 
 _IN: Final = 0
 _OUT: Final = 1
 # How long the sandbox may take over one chunk of a file.
 _STALL_TIMEOUT_S: Final = 60.0
 _MAX_ENTRIES: Final = 1_000_000
+_PATH_CHARS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
     kind: str
     path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """Paths that the sandbox's agent changes only where it finds them approved, when it is about to."""
+
+    gates: tuple[str, ...] = ()
+    approved: tuple[str, ...] = ()
+
+    def fields(self) -> dict[str, list[str]]:
+        return {"gates": list(self.gates), "approved": list(self.approved)} if self.gates else {}
+
+
+UNGUARDED: Final = Guard()
 
 
 class Files:
@@ -43,11 +58,30 @@ class Files:
                     yield item.payload
                     stream.ack(_OUT, item.offset + len(item.payload))
 
+    async def gated(self, op: str, gates: tuple[str, ...], **paths: str) -> tuple[str, ...]:
+        """Where a change would really be, as far as that is gated: write, append, mkdir, remove or move."""
+        args = {"op": op, "gates": list(gates), **paths}
+        try:
+            answer = await self._call("file.gated", args, next(iter(paths.values())))
+        except InvalidSpec as error:
+            # An agent that does not know the question would not know the guard either.
+            raise HostUnsupported(f"this sandbox is older than its gates ({error}): create another session") from error
+        found = answer.get("paths")
+        if not isinstance(found, list) or len(found) > len(paths):
+            raise SandboxFailed("the sandbox's agent answered nonsense")
+        return tuple(str(path)[:_PATH_CHARS] for path in found)
+
     async def write(
-        self, path: str, chunks: AsyncIterable[bytes], *, append: bool = False, perm: int | None = None
+        self,
+        path: str,
+        chunks: AsyncIterable[bytes],
+        *,
+        append: bool = False,
+        perm: int | None = None,
+        guard: Guard = UNGUARDED,
     ) -> int:
         """Replace the file in one step, or append; a broken transfer leaves the old content. Returns the new size."""
-        args = {"path": path, "mode": "a" if append else "w", "perm": perm, "parents": True}
+        args = {"path": path, "mode": "a" if append else "w", "perm": perm, "parents": True, **guard.fields()}
         async with _opened(self._box, "file.write", args) as stream:
             try:
                 async for chunk in chunks:
@@ -77,14 +111,14 @@ class Files:
                     raise SandboxFailed(f"list {path}", f"more than {_MAX_ENTRIES} entries")
         return sorted(entries, key=lambda entry: entry.path)
 
-    async def make_directory(self, path: str) -> None:
-        await self._call("file.mkdir", {"path": path, "parents": True}, path)
+    async def make_directory(self, path: str, *, guard: Guard = UNGUARDED) -> None:
+        await self._call("file.mkdir", {"path": path, "parents": True, **guard.fields()}, path)
 
-    async def move(self, source: str, target: str) -> None:
-        await self._call("file.move", {"source": source, "target": target}, source)
+    async def move(self, source: str, target: str, *, guard: Guard = UNGUARDED) -> None:
+        await self._call("file.move", {"source": source, "target": target, **guard.fields()}, source)
 
-    async def remove(self, path: str, *, recursive: bool = False) -> None:
-        await self._call("file.remove", {"path": path, "recursive": recursive}, path)
+    async def remove(self, path: str, *, recursive: bool = False, guard: Guard = UNGUARDED) -> None:
+        await self._call("file.remove", {"path": path, "recursive": recursive, **guard.fields()}, path)
 
     async def watch(self, path: str, *, recursive: bool) -> AsyncIterator[FileChange]:
         """Changes as they happen, until the caller stops asking."""

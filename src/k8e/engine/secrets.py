@@ -56,7 +56,7 @@ class Secrets:
     """A file of its own, safe against power loss: a secret that was set must not come undone."""
 
     def __init__(self, path: Path, sealer: Sealer | None) -> None:
-        self._store = Store(path, schema=_SCHEMA, synchronous="FULL")
+        self._store = Store(path, schema=(_SCHEMA,), synchronous="FULL")
         path.chmod(0o600)
         self._sealer = sealer
         self._setting = asyncio.Lock()

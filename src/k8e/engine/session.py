@@ -9,12 +9,14 @@ import time
 from dataclasses import dataclass, field
 
 from k8e.engine.boxes import Box
+from k8e.engine.gates import gates_from
 from k8e.engine.store import Change
 from k8e.errors import SandboxLost
 from k8e.lifecycle import Phase, advance
 from k8e.model import (
     Brokered,
     EgressMode,
+    Gates,
     Limits,
     OwnerId,
     Runtime,
@@ -61,6 +63,7 @@ class SessionView:
     limits: Limits
     warm: bool
     detail: str
+    gates: Gates
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -177,6 +180,7 @@ class Session:
             limits=self.spec.limits,
             warm=self.warm,
             detail=self.detail,
+            gates=self.spec.gates,
         )
 
 
@@ -210,5 +214,6 @@ def spec_from_json(text: str) -> SessionSpec:
             "network": EgressMode(fields.get("network", EgressMode.LIST)),
             "secret_refs": tuple(SecretRef(**each) for each in fields.get("secret_refs", ())),
             "brokered": tuple(Brokered(**each) for each in fields.get("brokered", ())),
+            "gates": gates_from(fields.get("gates", {})),
         }
     )

@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import shutil
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,11 +36,14 @@ from k8e.errors import Conflict, Denied, Exhausted, HostUnsupported, K8eError, N
 from k8e.lifecycle import Phase
 from k8e.model import Claim, Death, OwnerId, SandboxId, SessionId, SessionSpec, Template
 
-__all__ = ["Sessions", "default_claim"]
+__all__ = ["Admit", "Sessions", "default_claim"]
 
 _log = logging.getLogger(__name__)
 
 _CLAIM_TRIES: Final = 3
+
+Admit = Callable[[SessionSpec], Awaitable[None]]
+"""Whether a session may be made like this; waits where a person has to say so. Raises: Denied."""
 
 
 def default_claim(settings: EngineSettings) -> Claim:
@@ -110,8 +113,11 @@ class Sessions:
     def _directory(self, sandbox: SandboxId) -> Path:
         return self.settings.data_dir / "sessions" / sandbox
 
-    async def create(self, owner: OwnerId, spec: SessionSpec) -> Session:
-        """A usable session. Raises: InvalidSpec, Denied, Conflict, Exhausted, HostUnsupported, SandboxFailed."""
+    async def create(self, owner: OwnerId, spec: SessionSpec, admit: Admit) -> Session:
+        """A usable session, made once what is asked for is known to be possible and then admitted.
+
+        Raises: InvalidSpec, Denied, Conflict, Exhausted, HostUnsupported, SandboxFailed.
+        """
         await self._check_runtime(spec)
         spec = lists.resolved(spec, self.settings.egress)
         if spec.tenant:
@@ -120,15 +126,18 @@ class Sessions:
         spec = brokering.resolved(spec, self.settings.egress)
         self._secrets.environment(owner, spec.secret_refs)
         self.brokering.check(owner, spec)
+        await admit(spec)
         return await self._owned(self._create(owner, spec, parent=None), name="create session")
 
-    async def create_child(self, owner: OwnerId, parent_id: str) -> Session:
+    async def create_child(self, owner: OwnerId, parent_id: str, admit: Admit) -> Session:
         """A session with its own sandbox on its parent's workspace. Raises: NotFound, Denied past depth 1."""
         parent = self.find(owner, parent_id)
         if parent.parent is not None:
             raise Denied(f"session {parent_id} is a sub-agent and cannot have sub-agents of its own (depth 1)")
         parent.live_box()
         spec = dataclasses.replace(parent.spec, session_id="", tenant="")
+        await admit(spec)
+        parent.live_box()
         return await self._owned(self._create(owner, spec, parent=parent), name="create sub-agent")
 
     async def extend(self, session: Session, *, ttl_s: float | None, idle_timeout_s: float | None) -> None:
@@ -245,7 +254,7 @@ class Sessions:
                 session.workspace = parent.workspace or await self._substrate.share_workspace(parent.live_box().id)
             elif spec.tenant:
                 session.workspace = await self._workspaces.find_or_create(
-                    owner, spec.tenant, disk_bytes=spec.limits.disk_bytes
+                    owner, spec.tenant, disk_bytes=spec.limits.disk_bytes, gates=spec.gates
                 )
             await self._claim(session)
         except BaseException:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from k8e.model import HostRule, Limits, NetRule, Template
+from k8e.model import Gates, HostRule, Limits, NetRule, Template
 
 __all__ = ["EgressSettings", "EngineSettings", "PoolSettings", "Quotas"]
 
@@ -63,6 +63,8 @@ class EngineSettings:
     egress: EgressSettings = field(default_factory=EgressSettings)
     reap_every_s: float = 1.0
     """How often expired and idle sessions are looked for; the most that a session can outstay its time."""
+    gates: Gates = field(default_factory=Gates)
+    """Of every session, besides its own."""
     approval_s: float = 300.0
     """How long a question waits for its answer."""
     event_days: float = 30.0

@@ -24,8 +24,8 @@ __all__ = ["ENGINE_SCHEMA", "Change", "Store"]
 
 _log = logging.getLogger(__name__)
 
-_SCHEMA_VERSION: Final = 1
-ENGINE_SCHEMA: Final = """
+ENGINE_SCHEMA: Final = (
+    """
 CREATE TABLE sandboxes (
     id TEXT PRIMARY KEY, runtime TEXT NOT NULL, image TEXT NOT NULL, memory_bytes INTEGER NOT NULL,
     disk_bytes INTEGER NOT NULL, phase TEXT NOT NULL, created_at REAL NOT NULL) STRICT;
@@ -42,7 +42,9 @@ CREATE TABLE terminals (
 CREATE TABLE workspaces (
     owner TEXT NOT NULL, tenant TEXT NOT NULL, id TEXT NOT NULL, disk_bytes INTEGER NOT NULL, last_used REAL NOT NULL,
     PRIMARY KEY (owner, tenant)) STRICT;
-"""
+""",
+    "ALTER TABLE workspaces ADD COLUMN gates TEXT NOT NULL DEFAULT '{}';",
+)
 _BUSY_MS: Final = 2000
 _MAX_GROUP: Final = 256
 
@@ -68,11 +70,14 @@ class Store:
         self,
         path: Path,
         *,
-        schema: str = ENGINE_SCHEMA,
+        schema: Sequence[str] = ENGINE_SCHEMA,
         synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
         linger_s: float = 0.0,
     ) -> None:
         """Open or create the file. Raises: StoreFailed, with the remedy in the text.
+
+        `schema` begins with the first format that ever was, and goes on with what made the next one of it, each time:
+        a file of any of them is taken over and has the last one from then on.
 
         NORMAL survives any crash of ours; FULL also keeps the last moments before a power loss. Changes that nobody
         waits for may linger for a moment, so that one transaction takes many of them.
@@ -119,7 +124,7 @@ class Store:
         db.row_factory = sqlite3.Row
         return db
 
-    def _connect(self, schema: str, synchronous: str) -> sqlite3.Connection:
+    def _connect(self, schema: Sequence[str], synchronous: str) -> sqlite3.Connection:
         try:
             db = self._open()
             db.execute("PRAGMA journal_mode=WAL")
@@ -129,14 +134,16 @@ class Store:
             raise self._failure(error) from error
         return db
 
-    def _migrate(self, db: sqlite3.Connection, schema: str) -> None:
+    def _migrate(self, db: sqlite3.Connection, schema: Sequence[str]) -> None:
         (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            db.executescript(f"BEGIN IMMEDIATE; {schema} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
-        elif version != _SCHEMA_VERSION:
+        if version > len(schema):
             raise StoreFailed(
-                f"{self._path} has format {version}, this k8e reads {_SCHEMA_VERSION}: run the k8e that wrote it"
+                f"{self._path} has format {version}, this k8e reads {len(schema)}: run the k8e that wrote it"
             )
+        if version < len(schema):
+            # One transaction: killed half-way, the file is as it was.
+            script = " ".join(schema[version:])
+            db.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version={len(schema)}; COMMIT;")
         (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise StoreFailed(self._damaged(verdict))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
+from k8e.engine.gates import gates_from, gates_to_json, union
 from k8e.engine.ids import new_id
 from k8e.engine.store import Change, Store
 from k8e.engine.substrate import Substrate
 from k8e.errors import NotFound
-from k8e.model import OwnerId, WorkspaceId
+from k8e.model import Gates, OwnerId, WorkspaceId
 
 __all__ = ["WorkspaceView", "Workspaces"]
+
+NO_GATES: Final = Gates()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +25,8 @@ class WorkspaceView:
     workspace: WorkspaceId
     disk_bytes: int
     last_used: float
+    gates: Gates = field(default_factory=Gates)
+    """All that sessions of this tenant ever had: they hold for whoever uses it, and when nobody does."""
 
 
 class Workspaces:
@@ -32,26 +39,37 @@ class Workspaces:
                 workspace=WorkspaceId(row["id"]),
                 disk_bytes=row["disk_bytes"],
                 last_used=row["last_used"],
+                gates=gates_from(json.loads(row["gates"])),
             )
             for row in store.rows("SELECT * FROM workspaces")
         }
 
-    async def find_or_create(self, owner: OwnerId, tenant: str, *, disk_bytes: int) -> WorkspaceId:
-        """The pair's workspace; the first caller decides its size."""
+    async def find_or_create(
+        self, owner: OwnerId, tenant: str, *, disk_bytes: int, gates: Gates = NO_GATES
+    ) -> WorkspaceId:
+        """The pair's workspace; the first caller decides its size, every one may add gates."""
         known = self._by_key.get((owner, tenant))
         view = WorkspaceView(
             tenant=tenant,
             workspace=known.workspace if known else WorkspaceId(new_id("ws")),
             disk_bytes=known.disk_bytes if known else disk_bytes,
             last_used=time.time(),
+            gates=union(known.gates, gates) if known else gates,
         )
         self._by_key[owner, tenant] = view
         # Written down before it is made: a crash in between leaves a row whose workspace is made at next use,
         # never a workspace that nobody knows.
         await self._store.commit(
             Change(
-                "INSERT OR REPLACE INTO workspaces VALUES (?,?,?,?,?)",
-                (owner, tenant, view.workspace, view.disk_bytes, view.last_used),
+                "INSERT OR REPLACE INTO workspaces VALUES (?,?,?,?,?,?)",
+                (
+                    owner,
+                    tenant,
+                    view.workspace,
+                    view.disk_bytes,
+                    view.last_used,
+                    json.dumps(gates_to_json(view.gates)),
+                ),
             )
         )
         await self._substrate.create_workspace(view.workspace, view.disk_bytes)
@@ -60,11 +78,21 @@ class Workspaces:
     def list(self, owner: OwnerId) -> list[WorkspaceView]:
         return sorted((view for (who, _), view in self._by_key.items() if who == owner), key=lambda view: view.tenant)
 
-    async def delete(self, owner: OwnerId, tenant: str) -> None:
-        """Remove it with its content. Raises: NotFound, Conflict while a session uses it."""
+    def gates(self, owner: OwnerId, tenant: str) -> Gates:
+        """What holds for the pair; nothing where there is none yet."""
+        known = self._by_key.get((owner, tenant))
+        return known.gates if known else NO_GATES
+
+    def find(self, owner: OwnerId, tenant: str) -> WorkspaceView:
+        """Raises: NotFound."""
         view = self._by_key.get((owner, tenant))
         if view is None:
             raise NotFound("workspace", tenant)
+        return view
+
+    async def delete(self, owner: OwnerId, tenant: str) -> None:
+        """Remove it with its content. Raises: NotFound, Conflict while a session uses it."""
+        view = self.find(owner, tenant)
         await self._substrate.delete_workspace(view.workspace)
         await self._store.commit(Change("DELETE FROM workspaces WHERE owner=? AND tenant=?", (owner, tenant)))
         self._by_key.pop((owner, tenant), None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from k8e.engine.store import Change, Store
+from k8e.engine.store import ENGINE_SCHEMA, Change, Store
 from k8e.errors import StoreFailed
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ def store(path: Path) -> Iterator[Store]:
 
 
 def _workspace(name: str) -> Change:
-    return Change("INSERT INTO workspaces VALUES (?,?,?,?,?)", ("uid:0", name, f"ws-{name}", 1, 0.0))
+    return Change("INSERT INTO workspaces VALUES (?,?,?,?,?,?)", ("uid:0", name, f"ws-{name}", 1, 0.0, "{}"))
 
 
 async def test_a_commit_is_there_after_a_restart(path: Path) -> None:
@@ -93,3 +93,17 @@ async def test_a_newer_format_is_refused_untouched(path: Path) -> None:
     db.close()
     with pytest.raises(StoreFailed, match="format 99"):
         Store(path)
+
+
+@pytest.mark.parametrize("format", range(1, len(ENGINE_SCHEMA) + 1))
+async def test_a_file_of_every_former_format_is_taken_over_with_what_is_in_it(path: Path, format: int) -> None:
+    former = Store(path, schema=ENGINE_SCHEMA[:format])
+    insert = "INSERT INTO workspaces (owner, tenant, id, disk_bytes, last_used) VALUES ('uid:0', 'kept', 'ws', 1, 0)"
+    await former.commit(Change(insert))
+    former.close()
+    store = Store(path)
+    assert [(row["tenant"], row["gates"]) for row in store.rows("SELECT * FROM workspaces")] == [("kept", "{}")]
+    await store.commit(_workspace("new"))
+    store.close()
+    with pytest.raises(StoreFailed, match="run the k8e that wrote it"):
+        Store(path, schema=ENGINE_SCHEMA[:-1])

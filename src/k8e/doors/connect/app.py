@@ -82,7 +82,9 @@ class App:
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         try:
             with connection.ending(task), self._allowances.open(connection.peer.uid) as held:
-                await self._serve(scope, UnixPeer(connection.peer.uid, connection.peer.pid), Body(receive, held), Answer(send))
+                await self._serve(
+                    scope, UnixPeer(connection.peer.uid, connection.peer.pid), Body(receive, held), Answer(send)
+                )
         except asyncio.CancelledError:
             if not connection.is_lost:
                 raise

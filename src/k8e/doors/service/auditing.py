@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from k8e.buckets import Buckets
+from k8e.doors.engine import ApprovalView
 from k8e.doors.service.call import Call
 from k8e.doors.service.errors import outcome
 from k8e.doors.service.naming import LOOKS, Names, cut, made, objects
-from k8e.errors import K8eError
+from k8e.errors import Denied, K8eError
 from k8e.identity.presented import Presented, TcpPeer, UnixPeer
 
 if TYPE_CHECKING:
@@ -57,17 +58,35 @@ class Auditing:
         began, answers = self._clock(), list[object]()
         # A call that lasts is recorded as begun, too: the server may not live to see its end.
         lasting = None if name in LOOKS else self._later(LONG_S, lambda: self._add(name, call, request, began, BEGUN))
-        ended = "OK"
+        ended, question = "OK", ""
         try:
             yield answers.append
         except BaseException as error:
-            ended = outcome(error)
+            ended, question = outcome(error), error.approval_id if isinstance(error, Denied) else ""
             raise
         finally:
             if lasting is not None:
                 lasting.cancel()
             if lasting is not None or ended in DENIALS:
-                self._add(name, call, request, began, ended, **made(*answers))
+                also = {"approval_id": question} if question else {}
+                self._add(name, call, request, began, ended, **made(*answers), **also)
+
+    def at_gate(self, step: str, question: ApprovalView) -> None:
+        """A call waits for a person, or has waited: a record of its own, because the server may die meanwhile."""
+        self._journal.add(
+            {
+                "time": round(self._clock(), 3),
+                "gate": str(step),
+                "approval_id": question.approval_id,
+                "session_id": question.session_id,
+                "owner": question.owner,
+                "identity": question.asked_by,
+                "action": cut(question.action),
+                "status": str(question.status),
+                "decided_by": question.decided_by,
+                "reason": cut(question.reason),
+            }
+        )
 
     def refused(self, name: str, presented: Presented, error: K8eError) -> None:
         if self._strangers.take(""):

@@ -10,10 +10,12 @@ import asyncio
 
 from k8e import errors
 
-__all__ = ["ERROR_KEY", "RETRY_KEY", "TABLE", "Answer", "answer_for", "outcome", "single"]
+__all__ = ["APPROVAL_KEY", "ERROR_KEY", "RETRY_KEY", "TABLE", "Answer", "answer_for", "outcome", "single"]
 
 ERROR_KEY = "k8e-error"
 RETRY_KEY = "k8e-retry-after-s"
+APPROVAL_KEY = "k8e-approval-id"
+"""The question that a person answered with no, or not at all."""
 TEXT_CHARS = 1000
 """In the worst case 12 kB on the way, of the 16 that clients take."""
 
@@ -42,6 +44,8 @@ def answer_for(error: errors.K8eError) -> Answer:
     trailing = [(ERROR_KEY, word)]
     if isinstance(error, errors.Exhausted) and error.retry_after_s is not None:
         trailing.append((RETRY_KEY, f"{error.retry_after_s:.3f}"))
+    if isinstance(error, errors.Denied) and error.approval_id:
+        trailing.append((APPROVAL_KEY, error.approval_id))
     return code, printable(str(error)), tuple(trailing)
 
 

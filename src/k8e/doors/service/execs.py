@@ -32,16 +32,17 @@ class ExecRpcs:
 
     async def Exec(self, call: Call, request: pb.ExecRequest) -> pb.ExecResponse:
         session_id = fields.session_id(request.session_id)
+        asked_by = call.caller.identity
         if request.background:
-            run = await self._engine.start_run(call.owner, session_id, command(request))
+            run = await self._engine.start_run(call.owner, session_id, command(request), asked_by=asked_by)
             return started(run, request)
-        return answer(await self._engine.exec(call.owner, session_id, command(request)), request)
+        return answer(await self._engine.exec(call.owner, session_id, command(request), asked_by=asked_by), request)
 
     async def ExecStream(self, call: Call, request: pb.ExecRequest) -> None:
         if request.background:
             raise InvalidSpec("a stream cannot be in the background; use Exec, then AttachRun", field="background")
         session_id = fields.session_id(request.session_id)
-        stream = await self._engine.open_exec(call.owner, session_id, command(request))
+        stream = await self._engine.open_exec(call.owner, session_id, command(request), asked_by=call.caller.identity)
         try:
             await write_text(call, stream)
         finally:
@@ -57,6 +58,7 @@ class ExecRpcs:
             session_id,
             command(first.start, stdin=first.with_stdin),
             exec_id=fields.word(first.exec_id, "exec_id", required=False),
+            asked_by=call.caller.identity,
         )
         begun = pb.ExecStarted(exec_id=stream.exec_id, session_id=session_id)
         try:

@@ -31,6 +31,7 @@ class FileRpcs:
             once(request.content_bytes or request.content.encode()),
             append=request.mode == "a",
             perm=permissions(request),
+            asked_by=call.caller.identity,
         )
         return pb.WriteFileResponse(ok=True, size=size)
 
@@ -78,6 +79,7 @@ class FileRpcs:
             data(inputs),
             append=first.open.append,
             perm=permissions(first.open),
+            asked_by=call.caller.identity,
         )
         return pb.WriteStreamResponse(size=size)
 
@@ -102,13 +104,15 @@ class FileRpcs:
 
     async def MakeDirectory(self, call: Call, request: pb.MakeDirectoryRequest) -> pb.MakeDirectoryResponse:
         path = fields.path(request.path, request.path_bytes)
-        await self._engine.make_directory(call.owner, fields.session_id(request.session_id), path)
+        session_id = fields.session_id(request.session_id)
+        await self._engine.make_directory(call.owner, session_id, path, asked_by=call.caller.identity)
         return pb.MakeDirectoryResponse(ok=True)
 
     async def MoveFile(self, call: Call, request: pb.MoveFileRequest) -> pb.MoveFileResponse:
         source = fields.path(request.source, request.source_bytes, "source")
         target = fields.path(request.target, request.target_bytes, "target")
-        await self._engine.move_file(call.owner, fields.session_id(request.session_id), source, target)
+        session_id = fields.session_id(request.session_id)
+        await self._engine.move_file(call.owner, session_id, source, target, asked_by=call.caller.identity)
         return pb.MoveFileResponse(ok=True)
 
     async def RemoveFile(self, call: Call, request: pb.RemoveFileRequest) -> pb.RemoveFileResponse:
@@ -117,6 +121,7 @@ class FileRpcs:
             fields.session_id(request.session_id),
             fields.path(request.path, request.path_bytes),
             recursive=request.recursive,
+            asked_by=call.caller.identity,
         )
         return pb.RemoveFileResponse(ok=True)
 

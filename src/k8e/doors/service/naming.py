@@ -18,7 +18,7 @@ LOOKS = frozenset({
 """Calls that change nothing."""
 OBJECTS = (
     "session_id", "parent_session_id", "run_id", "exec_id", "terminal_id", "approval_id", "tenant_id", "name", "path",
-    "source", "target", "hosts", "add", "remove", "packages", "approved", "reason", "presence", "role", "owner",
+    "source", "target", "hosts", "add", "remove", "packages", "action", "approved", "reason", "presence", "role", "owner",
 )  # fmt: skip
 CALLED = {"owner": "for_owner"}
 """Where a record has a field of that name for something else: there, `owner` is whose call it was."""

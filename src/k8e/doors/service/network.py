@@ -26,6 +26,7 @@ class NetworkRpcs:
             hosts=fields.hosts(request.hosts, "hosts"),
             add=fields.hosts(request.add, "add"),
             remove=fields.hosts(request.remove, "remove"),
+            asked_by=call.caller.identity,
         )
         return pb.UpdateAllowedHostsResponse(hosts=view.allowed_hosts)
 
@@ -37,7 +38,8 @@ class NetworkRpcs:
 
     async def PipInstall(self, call: Call, request: pb.PipInstallRequest) -> pb.PipInstallResponse:
         session_id = fields.session_id(request.session_id)
-        result = await self._engine.pip_install(call.owner, session_id, tuple(request.packages))
+        packages = tuple(request.packages)
+        result = await self._engine.pip_install(call.owner, session_id, packages, asked_by=call.caller.identity)
         output, _ = fields.text_and_bytes(result.stdout + result.stderr)
         return pb.PipInstallResponse(output=output, exit_code=result.outcome.exit_code)
 

@@ -12,7 +12,7 @@ from k8e.doors.service import fields, secrets
 from k8e.doors.service.call import Call
 from k8e.errors import Denied, InvalidSpec, NotFound
 from k8e.identity.callers import Role
-from k8e.model import Limits, SessionSpec, Usage
+from k8e.model import Gates, Limits, SessionSpec, Usage
 
 __all__ = ["SessionRpcs", "session_message", "session_spec"]
 
@@ -48,7 +48,8 @@ class SessionRpcs:
         self._defaults = defaults
 
     async def CreateSession(self, call: Call, request: pb.CreateSessionRequest) -> pb.CreateSessionResponse:
-        view = await self._engine.create_session(call.owner, session_spec(request, self._defaults))
+        spec = session_spec(request, self._defaults)
+        view = await self._engine.create_session(call.owner, spec, asked_by=call.caller.identity)
         return pb.CreateSessionResponse(session_id=view.session_id, session=session_message(view))
 
     async def GetSession(self, call: Call, request: pb.GetSessionRequest) -> pb.GetSessionResponse:
@@ -89,7 +90,7 @@ class SessionRpcs:
         # Other servers take these two; here a child is like its parent.
         fields.clean(request.agent_type, "agent_type", limit=fields.WORD_CHARS)
         fields.clean(request.workspace_path, "workspace_path", limit=fields.PATH_BYTES)
-        view = await self._engine.run_subagent(call.owner, parent)
+        view = await self._engine.run_subagent(call.owner, parent, asked_by=call.caller.identity)
         return pb.RunSubAgentResponse(session_id=view.session_id)
 
     async def GetProcesses(self, call: Call, request: pb.GetProcessesRequest) -> pb.GetProcessesResponse:
@@ -124,7 +125,8 @@ class SessionRpcs:
         return pb.ListWorkspacesResponse(workspaces=listed)
 
     async def DeleteWorkspace(self, call: Call, request: pb.DeleteWorkspaceRequest) -> pb.DeleteWorkspaceResponse:
-        await self._engine.delete_workspace(call.owner, fields.word(request.tenant_id, "tenant_id"))
+        tenant = fields.word(request.tenant_id, "tenant_id")
+        await self._engine.delete_workspace(call.owner, tenant, asked_by=call.caller.identity)
         return pb.DeleteWorkspaceResponse(ok=True)
 
 
@@ -143,6 +145,19 @@ def session_spec(request: pb.CreateSessionRequest, defaults: SessionSpec) -> Ses
         allowed_hosts=fields.hosts(request.allowed_hosts) or defaults.allowed_hosts,
         network=fields.network(request.network, defaults.network),
         user=fields.word(request.user, "user", required=False) or defaults.user,
+        gates=gates(request.gates),
+    )
+
+
+def gates(asked: pb.Gates) -> Gates:
+    return Gates(
+        egress=asked.egress,
+        write_paths=tuple(
+            fields.clean(path, "gates.write_paths", limit=fields.PATH_BYTES) for path in asked.write_paths
+        ),
+        workspace=asked.workspace,
+        secrets=asked.secrets,
+        commands=tuple(fields.clean(each, "gates.commands", limit=fields.PATH_BYTES) for each in asked.commands),
     )
 
 
@@ -180,7 +195,20 @@ def session_message(view: SessionView) -> pb.GetSessionResponse:
         parent_session_id=view.parent or "",
         child_session_ids=view.children,
         owner=view.owner,
+        gates=gates_message(view.gates),
     )
+
+
+def gates_message(gates: Gates) -> pb.Gates | None:
+    """Nothing where nothing is gated."""
+    message = pb.Gates(
+        egress=gates.egress,
+        write_paths=[shown(path) for path in gates.write_paths],
+        workspace=gates.workspace,
+        secrets=gates.secrets,
+        commands=gates.commands,
+    )
+    return message if message.ListFields() else None
 
 
 def usage_message(usage: Usage) -> pb.SessionUsage:

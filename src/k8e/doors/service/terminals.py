@@ -41,6 +41,7 @@ class TerminalRpcs:
             cwd=fields.path(request.workdir, b"", "workdir", default="/workspace"),
             env=fields.environment(request.env),
             size=size(request.rows or 24, request.cols or 80),
+            asked_by=call.caller.identity,
         )
         return pb.CreateTerminalResponse(terminal_id=view.terminal_id, pid=view.pid)
 
