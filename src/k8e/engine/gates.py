@@ -42,9 +42,9 @@ PATH_BYTES: Final = 4096
 PATTERN_CHARS: Final = 512
 PATTERN_MEMORY: Final = 1 << 20
 """What one pattern may take when it is compiled and searched."""
-SHOWN_CHARS: Final = 600
-"""Of a text from outside, in a question: more than a person reads, and well within what a question may hold."""
-HOSTS_SHOWN: Final = 256
+SHOWN_BYTES: Final = 600
+"""Of a text from outside, in a question: more than a person reads, and four of them within what a question may hold."""
+LIST_BYTES: Final = 1200
 
 
 def union(*several: Gates) -> Gates:
@@ -127,7 +127,8 @@ def creation_action(*, tenant: str, hosts: Sequence[str], secrets: Sequence[Secr
     if hosts:
         wishes.append(f"may reach {_listed(hosts)}")
     if secrets:
-        wishes.append(f"sees {', '.join(f'{each.secret_name}:{each.key} as {each.env_var}' for each in secrets)}")
+        named = [f"{each.secret_name}:{each.key} as {each.env_var}" for each in secrets]
+        wishes.append(f"sees {_listed(named)}")
     if not wishes:
         return ""
     whose = f" of tenant {shown(tenant)}" if tenant else ""
@@ -155,34 +156,28 @@ def command_action(pattern: str, command: Command) -> str:
     text = _command_text(command)
     kind = f"{command.what.language} program" if isinstance(command.what, Code) else "command"
     user = f" as {shown(command.user)}" if command.user else ""
-    return f"run the {kind}{user} in {shown(command.cwd)}, which matches {shown(pattern)}: {_abridged(text)}"
+    return f"run the {kind}{user} in {shown(command.cwd)}, which matches {shown(pattern)}: {shown(text)}"
 
 
-def shown(text: str, *, most: int = SHOWN_CHARS) -> str:
-    """Text from outside on one line: what cannot be seen, or would end the line, stands there by its number."""
-    plain = "".join(char if char.isprintable() else _escaped(char) for char in text)
-    return plain if len(plain) <= most else f"{plain[:most]}…"
+def shown(text: str, *, most: int = SHOWN_BYTES) -> str:
+    """Text from outside on one line: what cannot be seen, or would end the line, stands there by its number.
+
+    Of a long one the beginning, and by its digest the whole.
+    """
+    plain = "".join(char if char.isprintable() else _escaped(char) for char in text[:most])
+    if len(text) <= most and len(plain.encode()) <= most:
+        return plain
+    raw = text.encode("utf-8", "surrogatepass")
+    beginning = plain.encode()[:most].decode("utf-8", "ignore")
+    return f"{beginning}… ({len(raw)} bytes, sha256 {hashlib.sha256(raw).hexdigest()})"
 
 
 def _escaped(char: str) -> str:
     return char.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
-def _abridged(text: str) -> str:
-    """A text as it is where it is short, else its beginning with what it is in whole."""
-    raw = text.encode("utf-8", "surrogateescape")
-    if len(text) <= SHOWN_CHARS and len(shown(text, most=len(raw) * 12 or 1)) <= SHOWN_CHARS:
-        return shown(text)
-    return f"{shown(text)} ({len(raw)} bytes, sha256 {hashlib.sha256(raw).hexdigest()})"
-
-
 def _listed(entries: Sequence[str]) -> str:
-    """All of them where they fit; else the first, and all the others by number and digest."""
-    text = ", ".join(entries)
-    if len(text) <= SHOWN_CHARS * 4:
-        return shown(text, most=SHOWN_CHARS * 4)
-    digest = hashlib.sha256("\n".join(entries).encode()).hexdigest()
-    return f"{shown(text, most=SHOWN_CHARS * 4)} ({len(entries)} entries, sha256 {digest})"
+    return shown(", ".join(entries), most=LIST_BYTES)
 
 
 def _located(path: str, places: Sequence[str]) -> str:

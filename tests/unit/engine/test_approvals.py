@@ -283,3 +283,40 @@ async def _outcome(work: Coroutine[Any, Any, Approval]) -> Approval | K8eError:
         return await work
     except K8eError as error:
         return error
+
+
+async def test_what_a_call_waits_for_ends_with_the_server_and_what_was_asked_by_hand_does_not(reopened: Opener) -> None:
+    async with reopened() as approvals:
+        gate = await approvals.ask(ALICE, SESSION, SANDBOX, asked_by=AGENT, action="write", is_gate=True)
+        by_hand = await approvals.ask(ALICE, SESSION, SANDBOX, asked_by=AGENT, action="write")
+        done = await approvals.ask(ALICE, SESSION, SANDBOX, asked_by=AGENT, action="write", is_gate=True)
+        await approvals.decide(ALICE, done.approval_id, decided_by=PERSON, approved=True, reason="")
+    async with reopened() as approvals:
+        assert approvals.find(ALICE, gate.approval_id).is_pending
+        approvals.keep_only({SANDBOX})
+        assert approvals.find(ALICE, gate.approval_id).status is ApprovalStatus.EXPIRED
+        assert approvals.find(ALICE, by_hand.approval_id).is_pending
+        assert approvals.find(ALICE, done.approval_id).status is ApprovalStatus.APPROVED
+
+
+async def test_a_question_that_is_withdrawn_has_ended_unless_it_is_answered(approvals: Approvals) -> None:
+    asked = [await approvals.ask(ALICE, SESSION, SANDBOX, asked_by=AGENT, action="write") for _ in range(2)]
+    await approvals.decide(ALICE, asked[1].approval_id, decided_by=PERSON, approved=True, reason="")
+    assert approvals.withdraw(asked[0]).status is ApprovalStatus.EXPIRED
+    assert approvals.withdraw(asked[1]).status is ApprovalStatus.APPROVED
+    with pytest.raises(Conflict, match="expired"):
+        await approvals.decide(ALICE, asked[0].approval_id, decided_by=PERSON, approved=True, reason="")
+
+
+async def test_a_caller_that_leaves_before_its_question_is_on_disk_leaves_none(reopened: Opener) -> None:
+    async with reopened() as approvals:
+        asking = asyncio.ensure_future(approvals.ask(ALICE, SESSION, SANDBOX, asked_by=AGENT, action="write"))
+        await asyncio.sleep(0)
+        assert len(approvals.of(ALICE, finished=True)) == 1
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert not approvals.of(ALICE, finished=True)
+    async with reopened() as approvals:
+        assert not approvals.of(ALICE, finished=True)
+        await approvals.ask(ALICE, SESSION, SANDBOX, asked_by=AGENT, action="write")
