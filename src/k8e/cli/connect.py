@@ -9,7 +9,7 @@ import os
 from k8e.cli import certificates
 from k8e.cli.output import failed, print_json, say
 from k8e.cli.reaching import reach
-from k8e.client.errors import InvalidRequest, SandboxError, Unsupported
+from k8e.client.errors import InvalidRequest, SandboxError
 from k8e.client.light.profiles import Connection, config_path, connection, write
 
 __all__ = ["connect"]
@@ -18,22 +18,34 @@ __all__ = ["connect"]
 def connect(args: argparse.Namespace) -> int:
     try:
         if args.skill_only:
-            raise Unsupported("this version installs no skills; use the command line as it is")
+            code, skills = taught(args)
+            print_json({"ok": code == 0, "skills": skills})
+            return code
         place = connection(args.endpoint or "", args.profile or "", os.environ)
         if args.reset_certs:
             certificates.forget(place.cert_dir)
         _log_in(args, place)
         who = {} if args.skip_verify else verified(args)
         _store(place)
+        more = {} if args.skip_skill else {"skills": taught(args)[1]}
     except SandboxError as error:
         return failed(error, has_ok=True)
     except OSError as error:
         return failed(InvalidRequest(str(error)), has_ok=True)
-    if not args.skip_skill:
-        say("skills are not installed by this version; agents can call the command as it is")
     mode = "remote" if place.endpoint else "local"
-    print_json({"ok": True, "mode": mode, "endpoint": place.endpoint, **who})
+    print_json({"ok": True, "mode": mode, "endpoint": place.endpoint, **who, **more})
     return 0
+
+
+def taught(args: argparse.Namespace) -> tuple[int, list[dict[str, object]]]:
+    """The skill for the agents in use here; what does not work is told, and no reason not to be connected."""
+    from k8e.cli.skills import agents_as_json, teach
+    from k8e.skills.installing import Options
+
+    account = teach(args.agent)
+    for name, error in account.failures.items():
+        say(f"no skill for {name}: {error}")
+    return account.code, agents_as_json(account, Options())
 
 
 def _log_in(args: argparse.Namespace, place: Connection) -> None:

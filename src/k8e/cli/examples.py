@@ -181,6 +181,12 @@ BY_COMMAND = {
   k8e sandbox-apikey list --output table
   k8e sandbox-apikey delete laptop                     # also revokes its certificates, at once
 """,
+    "sandbox-install-skill": """examples:
+  k8e sandbox-install-skill                            # for every agent that is in use here
+  k8e sandbox-install-skill claude --dry-run           # show what would change
+  k8e sandbox-install-skill cursor --http              # an address instead of a command
+  k8e sandbox-install-skill --uninstall                # take it all away again
+""",
     "server": SERVER,
     "audit": """examples:
   k8e audit verify                                # exit 1 when a record was altered, removed or added

@@ -208,6 +208,7 @@ TOP: Mapping[str, tuple[str, Fill]] = {
     "secret": ("keep values for sessions on the server: set, list, delete", fill_secret),
     "sandbox-apikey": ("make, list and delete API keys for other machines and people", lazily("keys:fill_apikey")),
     "audit": ("check and read the record of who did what", lazily("audit:fill_audit")),
+    "sandbox-install-skill": ("make agents know the sandbox: entry and skill", lazily("skills:fill_install")),
     "server": ("run, look at or stop the server", fill_server),
     "doctor": ("check every mechanism for real and say how to mend it", fill_doctor),
     "setup": ("install what is missing now instead of at first use", fill_setup),

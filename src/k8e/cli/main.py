@@ -28,13 +28,15 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
     """Run one command and return its exit code."""
     fill_streams()
     words = list(sys.argv[1:] if argv is None else argv)
-    name = os.path.basename(sys.argv[0] if prog is None else prog)  # noqa: PTH119 - pathlib costs 7 ms
+    started_as = sys.argv[0] if prog is None else prog
+    name = os.path.basename(started_as)  # noqa: PTH119 - pathlib costs 7 ms
     name = name if name.startswith("k8e-sandbox") else "k8e"
     if words == ["--version"]:
         print(f"{name} {__version__}")
         return 0
     try:
         args = parsed(words, name)
+        args.started_as = started_as
         code = run(args)
     except KeyboardInterrupt:
         return INTERRUPTED

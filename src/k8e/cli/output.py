@@ -29,7 +29,7 @@ from k8e.client.errors import (
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["BAD_INPUT", "INTERRUPTED", "SERVER", "failed", "print_json", "print_rows", "say"]
+__all__ = ["BAD_INPUT", "INTERRUPTED", "SERVER", "failed", "meaning", "print_json", "print_rows", "say"]
 
 BAD_INPUT = 1
 SERVER = 2
@@ -82,9 +82,14 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def meaning(error: SandboxError) -> tuple[str, int]:
+    """The word for it in JSON, and its exit code."""
+    return next(WORDS[kind] for kind in type(error).__mro__ if kind in WORDS)
+
+
 def failed(error: SandboxError, *, has_ok: bool = False, is_raw: bool = False) -> int:
     """Print our own failure and return its exit code. Raw output is the program's or the file's and stays clean."""
-    word, code = next(WORDS[kind] for kind in type(error).__mro__ if kind in WORDS)
+    word, code = meaning(error)
     print_json(
         {"error": word, "detail": str(error), **({"ok": False} if has_ok else {})}, sys.stderr if is_raw else None
     )

@@ -150,8 +150,6 @@ def test_connect_stores_nothing_when_nobody_answers(k8e: Run, tmp_path: Path) ->
     assert not (tmp_path / ".k8e" / "sandbox" / "config.json").exists()
     assert k8e("sandbox", "connect", "--endpoint", "127.0.0.1:1", "--skip-verify")[0] == 0
     assert json.loads((tmp_path / ".k8e" / "sandbox" / "config.json").read_text())["endpoint"] == "127.0.0.1:1"
-    code, told = k8e("sandbox", "connect", "--skill-only")
-    assert (code, told["error"]) == (2, "not supported")
 
 
 def test_profiles_are_added_chosen_and_removed(k8e: Run, endpoint: str, tmp_path: Path) -> None:

@@ -62,9 +62,12 @@ def fill_benchmark(benchmark: Parser) -> None:
 def fill_connect(connect: Parser) -> None:
     connect.add_argument("--skip-verify", action="store_true", help="store the endpoint without asking the server")
     connect.add_argument("--reset-certs", action="store_true", help="first forget the certificates of a former server")
-    connect.add_argument("--agent", default="auto", help="accepted; skills are not installed by this version")
-    for flag in ("--skip-skill", "--skill-only", "--skip-path"):
-        connect.add_argument(flag, action="store_true", help="accepted; skills are not installed by this version")
+    connect.add_argument(
+        "--agent", default="auto", help="whose skill to install (default: of all that are in use here)"
+    )
+    connect.add_argument("--skip-skill", action="store_true", help="install no skill")
+    connect.add_argument("--skill-only", action="store_true", help="install the skill, and leave the server alone")
+    connect.add_argument("--skip-path", action="store_true", help="accepted; nothing is put on your PATH")
     trust(connect)
     connect.set_defaults(local="connect:connect")
 
