@@ -35,7 +35,7 @@ from k8e.egress.defaults import CA_BUNDLE_AT, Registries
 from k8e.egress.defaults import read as read_registries
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EgressSettings, EngineSettings, PoolSettings, Quotas
-from k8e.errors import Conflict, HostUnsupported
+from k8e.errors import Conflict, HostUnsupported, K8eError
 from k8e.identity import Office, SocketTable
 from k8e.identity.sealing import FileSealer
 from k8e.inside import InsideMcp
@@ -44,6 +44,7 @@ from k8e.policy import entries
 from k8e.settings import ServerSettings, address
 from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Reporter
+from k8e.skills.folder import stage
 from k8e.substrate.local.network import Network
 from k8e.substrate.local.settings import LocalSettings, SiteHook
 from k8e.substrate.local.substrate import LocalSubstrate
@@ -73,6 +74,7 @@ def run(settings: ServerSettings, *, environ: Mapping[str, str], report: Reporte
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with locked(settings.data_dir / "server" / "lock"):
+        stage_skill(settings.data_dir / "server" / "skills")
         with ThreadPoolExecutor(max_workers=1) as asking:
             registries = asking.submit(read_registries, environ)
             provisioned = ensure(Path(settings.tools_dir or settings.data_dir), report, env=environ)
@@ -171,6 +173,15 @@ def make_directories(data_dir: Path) -> None:
     for path, mode in ((data_dir, 0o755), (data_dir / "server", 0o755), (data_dir / "engine", 0o700)):
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(mode)
+
+
+def stage_skill(directory: Path) -> None:
+    """The skill of this version where people and installers of agents find it; no server fails for want of it."""
+    try:
+        if stage(directory):
+            log.info("skill staged", extra={"path": str(directory)})
+    except (OSError, K8eError) as error:
+        log.warning("cannot stage the skill", extra={"path": str(directory), "reason": str(error)})
 
 
 @contextlib.contextmanager
