@@ -98,13 +98,14 @@ class Wire:
 
 @asynccontextmanager
 async def wire(target: Target, client_id: str = "test-client", *, tenant_id: str = "") -> AsyncIterator[Wire]:
-    async with open_channel(target) as channel:
-        call = SandboxStub(channel).ServeMcp()
+    channel = open_channel(target)
+    call = SandboxStub(channel).ServeMcp()
+    try:
         await call.write(pb.McpInput(start=pb.McpStart(client_id=client_id, tenant_id=tenant_id)))
-        try:
-            yield Wire(call)
-        finally:
-            call.cancel()
+        yield Wire(call)
+    finally:
+        call.cancel()
+        await channel.close()
 
 
 @asynccontextmanager

@@ -82,7 +82,8 @@ async def taken(call: ToolCall, approval_id: str) -> types.CallToolResult:
     if not call.scope.answered(approval_id):
         raise InvalidRequest("requestState: is not that of a question which waits for its answer")
     found = (call.params.input_responses or {}).get(QUESTION)
-    asked = await call.client.confirmed(approval_id, timeout=BEAT_S / 10)
+    waiting = (each for each in await call.client.approvals() if each.approval_id == approval_id)
+    asked = next(waiting, None) or await call.client.confirmed(approval_id, timeout=BEAT_S)
     return await decided(call, asked, found if isinstance(found, types.ElicitResult) else None)
 
 

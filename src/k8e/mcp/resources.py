@@ -129,8 +129,8 @@ def made_cursor(session_id: str, path: str) -> str:
 
 def parsed_cursor(cursor: str) -> tuple[str, str]:
     try:
-        text = base64.urlsafe_b64decode(cursor).decode("utf-8", "surrogateescape")
+        text = base64.b64decode(cursor, altchars=b"-_", validate=True).decode("utf-8", "surrogateescape")
+        session_id, path = text.split("\0")
     except (binascii.Error, ValueError) as error:
         raise MCPError(code=types.INVALID_PARAMS, message="cursor: is not one of ours") from error
-    session_id, _, path = text.partition("\0")
     return session_id, path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 from collections.abc import AsyncIterator
 
 import mcp_types as types
@@ -86,7 +87,7 @@ async def exec_stream(call: ToolCall) -> types.CallToolResult:
     if len(text) > STREAM_CHARS or end.truncated:
         fields |= {"truncated": True, "note": "The rest of the output was shown as progress; write it to a file."}
     told_beside = {name: value for name, value in fields.items() if name != "output"}
-    more = [raw_text(str(told_beside))] if end.exit_code or len(told_beside) > 1 else []
+    more = [raw_text(json.dumps(told_beside, ensure_ascii=False))] if end.exit_code or len(told_beside) > 1 else []
     return told(fields, *more, text=fields["output"])
 
 
