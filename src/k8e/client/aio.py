@@ -31,7 +31,7 @@ from k8e.client.sessions import SessionCalls
 from k8e.client.terminals import TerminalCalls
 from k8e.client.transfers import TransferCalls
 from k8e.client.transport import deadline
-from k8e.client.values import BrokeredSecret, Chunk, ExecResult, Exit, Limits, SecretRef
+from k8e.client.values import BrokeredSecret, Chunk, ExecResult, Exit, Gates, Limits, SecretRef
 
 __all__ = ["AsyncSandboxClient"]
 
@@ -121,6 +121,7 @@ class AsyncSandboxClient(
         secret_refs: Sequence[SecretRef] = (),
         brokered_secrets: Sequence[BrokeredSecret] = (),
         network: str = "",
+        gates: Gates | None = None,
     ) -> AsyncSession:
         """Create a session, as an object: with `async with` it is destroyed at the end."""
         return self.session(
@@ -136,6 +137,7 @@ class AsyncSandboxClient(
                 secret_refs=secret_refs,
                 brokered_secrets=brokered_secrets,
                 network=network,
+                gates=gates,
             )
         )
 

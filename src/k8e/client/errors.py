@@ -69,6 +69,9 @@ class Denied(SandboxError):
 
     remedy: ClassVar[str] = "ask as an identity that may do this; `whoami()` says who you are"
 
+    approval_id: str = ""
+    """The question, where the call waited for a person who said no, or nothing."""
+
 
 class Unauthenticated(Denied):
     """The server does not know who is calling."""
@@ -153,10 +156,14 @@ BY_CODE: dict[str, type[SandboxError]] = {
 """gRPC's code, for servers that send no word."""
 
 
-def rebuilt(code: str, word: str, text: str, retry_after_s: float | None = None) -> SandboxError:
+def rebuilt(
+    code: str, word: str, text: str, retry_after_s: float | None = None, *, approval_id: str = ""
+) -> SandboxError:
     """The error that a status stands for; an unknown one is the root class."""
     error = (BY_WORD.get(word) or BY_CODE.get(code) or SandboxError)(text)
     if isinstance(error, Exhausted):
         error.retry_after_s = retry_after_s
+    if isinstance(error, Denied):
+        error.approval_id = approval_id
     error.add_note(error.remedy)
     return error

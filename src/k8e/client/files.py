@@ -9,7 +9,7 @@ from grpc import aio
 from k8e._proto import sandbox_pb2 as pb
 from k8e.client.execs import PIECE, raw
 from k8e.client.requests import Watched
-from k8e.client.transport import QUICK_S, Transport
+from k8e.client.transport import GATED_S, QUICK_S, Transport
 from k8e.client.values import FileChange, FileInfo
 
 __all__ = ["FileCalls"]
@@ -30,7 +30,7 @@ class FileCalls(Transport):
             request = pb.WriteFileRequest(
                 session_id=session_id, path_bytes=raw(path), content_bytes=data, mode=mode, perm=perm
             )
-            return (await self._call(self._stub.WriteFile, request, timeout_s=QUICK_S)).size
+            return (await self._call(self._stub.WriteFile, request, timeout_s=GATED_S)).size
         opened = pb.WriteStreamOpen(session_id=session_id, path_bytes=raw(path), append=mode == "a", perm=perm)
         return await self._written(opened, data)
 
@@ -74,17 +74,17 @@ class FileCalls(Transport):
     async def make_directory(self, session_id: str, path: str) -> None:
         """Make a directory and its parents; harmless when it exists."""
         request = pb.MakeDirectoryRequest(session_id=session_id, path_bytes=raw(path))
-        await self._call(self._stub.MakeDirectory, request, timeout_s=QUICK_S)
+        await self._call(self._stub.MakeDirectory, request, timeout_s=GATED_S)
 
     async def move(self, session_id: str, source: str, target: str) -> None:
         """Rename a file or directory."""
         request = pb.MoveFileRequest(session_id=session_id, source_bytes=raw(source), target_bytes=raw(target))
-        await self._call(self._stub.MoveFile, request, timeout_s=QUICK_S)
+        await self._call(self._stub.MoveFile, request, timeout_s=GATED_S)
 
     async def remove(self, session_id: str, path: str, *, recursive: bool = False) -> None:
         """Remove a file, or a directory with everything in it."""
         request = pb.RemoveFileRequest(session_id=session_id, path_bytes=raw(path), recursive=recursive)
-        await self._call(self._stub.RemoveFile, request, timeout_s=QUICK_S)
+        await self._call(self._stub.RemoveFile, request, timeout_s=GATED_S)
 
     async def watch(self, session_id: str, path: str = "", *, recursive: bool = False) -> AsyncIterator[FileChange]:
         """Changes under a directory, as they happen, until the loop is left."""

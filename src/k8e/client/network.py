@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.client.transport import QUICK_S, Transport, deadline
+from k8e.client.transport import GATED_S, Transport, deadline
 from k8e.client.values import EgressDecision, EgressDenial, ExecResult
 
 __all__ = ["NetworkCalls", "denials"]
@@ -28,7 +28,7 @@ class NetworkCalls(Transport):
         nothing. Connections that the list no longer allows are cut.
         """
         request = pb.UpdateAllowedHostsRequest(session_id=session_id, hosts=hosts, add=add, remove=remove)
-        return list((await self._call(self._stub.UpdateAllowedHosts, request, timeout_s=QUICK_S)).hosts)
+        return list((await self._call(self._stub.UpdateAllowedHosts, request, timeout_s=GATED_S)).hosts)
 
     async def egress(self, session_id: str, limit: int = 0, *, follow: bool = False) -> AsyncIterator[EgressDecision]:
         """What a session asked of the network and was told, oldest first; with `follow` also what comes."""

@@ -10,7 +10,7 @@ from k8e.client.errors import DeadlineExceeded
 from k8e.client.execs import Command, exec_request, output_item
 from k8e.client.network import denials
 from k8e.client.resuming import Resuming
-from k8e.client.transport import QUICK_S
+from k8e.client.transport import GATED_S, QUICK_S
 from k8e.client.values import Chunk, Exit, RunInfo
 
 __all__ = ["AsyncRun", "RunCalls"]
@@ -62,7 +62,7 @@ class RunCalls(Resuming):
 
     async def _started(self, request: pb.ExecRequest) -> str:
         request.background = True
-        return (await self._call(self._stub.Exec, request, timeout_s=QUICK_S)).run_id
+        return (await self._call(self._stub.Exec, request, timeout_s=GATED_S)).run_id
 
 
 class AsyncRun:

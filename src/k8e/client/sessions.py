@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.client.secrets import add_references
-from k8e.client.transport import QUICK_S, Transport
+from k8e.client.transport import GATED_S, PERSON_S, QUICK_S, Transport
 from k8e.client.values import (
     BrokeredSecret,
+    Gates,
     Limits,
     ProcessInfo,
     RuntimeInfo,
@@ -22,8 +24,8 @@ from k8e.client.values import (
 
 __all__ = ["SessionCalls"]
 
-CREATE_S = 300.0
-"""A cold start in a long queue; a warm one takes milliseconds."""
+CREATE_S = 300.0 + PERSON_S
+"""A cold start in a long queue, and perhaps a person before it; a warm one takes milliseconds."""
 
 
 class SessionCalls(Transport):
@@ -41,8 +43,9 @@ class SessionCalls(Transport):
         secret_refs: Sequence[SecretRef] = (),
         brokered_secrets: Sequence[BrokeredSecret] = (),
         network: str = "",
+        gates: Gates | None = None,
     ) -> str:
-        """Create a session and return its id."""
+        """Create a session and return its id; `gates` say where a person is asked before a call goes on."""
         request = pb.CreateSessionRequest(
             session_id=session_id,
             tenant_id=tenant_id,
@@ -55,6 +58,8 @@ class SessionCalls(Transport):
         )
         if limits is not None:
             request.limits.CopyFrom(limits_message(limits))
+        if gates is not None:
+            request.gates.CopyFrom(pb.Gates(**dataclasses.asdict(gates)))
         add_references(request, secret_refs, brokered_secrets)
         return (await self._call(self._stub.CreateSession, request, timeout_s=CREATE_S)).session_id
 
@@ -109,7 +114,7 @@ class SessionCalls(Transport):
     async def delete_workspace(self, tenant_id: str) -> None:
         """Delete a workspace and all its files."""
         request = pb.DeleteWorkspaceRequest(tenant_id=tenant_id)
-        await self._call(self._stub.DeleteWorkspace, request, timeout_s=QUICK_S)
+        await self._call(self._stub.DeleteWorkspace, request, timeout_s=GATED_S)
 
     async def server_status(self) -> ServerInfo:
         """What the server is, has and does."""
@@ -163,6 +168,17 @@ def session_info(message: pb.GetSessionResponse) -> SessionInfo:
         network=message.network,
         owner=message.owner,
         usage=usage(message),
+        gates=gates_of(message.gates),
+    )
+
+
+def gates_of(message: pb.Gates) -> Gates:
+    return Gates(
+        egress=message.egress,
+        write_paths=tuple(message.write_paths),
+        workspace=message.workspace,
+        secrets=message.secrets,
+        commands=tuple(message.commands),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Self
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.client.errors import NotFound
-from k8e.client.transport import QUICK_S, Transport
+from k8e.client.transport import GATED_S, QUICK_S, Transport
 from k8e.client.values import Exit
 
 __all__ = ["AsyncTerminal", "TerminalCalls"]
@@ -33,7 +33,7 @@ class TerminalCalls(Transport):
         request = pb.CreateTerminalRequest(
             session_id=session_id, argv=argv, workdir=workdir, env=env or {}, rows=rows, cols=cols
         )
-        return (await self._call(self._stub.CreateTerminal, request, timeout_s=QUICK_S)).terminal_id
+        return (await self._call(self._stub.CreateTerminal, request, timeout_s=GATED_S)).terminal_id
 
     async def terminal_output(self, terminal_id: str) -> AsyncIterator[bytes | Exit]:
         """What the terminal showed last, then what it shows from now on, then an `Exit`."""

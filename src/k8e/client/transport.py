@@ -20,15 +20,20 @@ from k8e.client.retries import pause_s
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["MARGIN_S", "QUICK_S", "Transport", "deadline"]
+__all__ = ["GATED_S", "MARGIN_S", "PERSON_S", "QUICK_S", "Transport", "deadline"]
 
 MARGIN_S = 15.0
 """What a call may take beyond the command's own time."""
 QUICK_S = 60.0
 """For calls that only look or change something small."""
+PERSON_S = 330.0
+"""What a person may take, where a call comes to a gate of its session: the server gives them 300."""
+GATED_S = QUICK_S + PERSON_S
+"""For calls that change something small, where a gate may be in the way."""
 
 ERROR_KEY = "k8e-error"
 RETRY_KEY = "k8e-retry-after-s"
+APPROVAL_KEY = "k8e-approval-id"
 NEVER_SENT = ("failed to connect to all addresses", "Connection refused", "DNS resolution failed")
 """How grpc says that a call did not leave this machine."""
 
@@ -66,8 +71,11 @@ R = TypeVar("R", bound="Message")
 
 
 def deadline(timeout_s: float) -> float | None:
-    """How long to wait for a command that may take `timeout_s`; without a limit for one without."""
-    return timeout_s + MARGIN_S if timeout_s > 0 else None
+    """How long to wait for a command that may take `timeout_s`, and perhaps waits for a person before.
+
+    The server ends the command in its time. This is for a server that says nothing; without a limit for one without.
+    """
+    return timeout_s + MARGIN_S + PERSON_S if timeout_s > 0 else None
 
 
 class Transport:
@@ -141,7 +149,13 @@ class Transport:
         trailing = {key: value for key, value in error.trailing_metadata() or () if isinstance(value, str)}
         retry = trailing.get(RETRY_KEY)
         details = error.details() or ""
-        made = rebuilt(error.code().name, trailing.get(ERROR_KEY, ""), details, float(retry) if retry else None)
+        made = rebuilt(
+            error.code().name,
+            trailing.get(ERROR_KEY, ""),
+            details,
+            float(retry) if retry else None,
+            approval_id=trailing.get(APPROVAL_KEY, ""),
+        )
         if type(made) is DeadlineExceeded and ERROR_KEY not in trailing:
             return DeadlineExceeded(f"no answer from {self._target.endpoint} in time: {details}. {made.remedy}")
         if type(made) is not Unreachable:

@@ -13,6 +13,7 @@ __all__ = [
     "Exit",
     "FileChange",
     "FileInfo",
+    "Gates",
     "Limits",
     "ProcessInfo",
     "RunInfo",
@@ -194,6 +195,22 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gates:
+    """Where a person is asked before a call goes on; nothing takes a gate away again."""
+
+    egress: bool = False
+    """Hosts that are added to the list of the session."""
+    write_paths: tuple[str, ...] = ()
+    """Changes through the file API at or below these paths, and what takes them along."""
+    workspace: bool = False
+    """Deleting the workspace of the session's tenant."""
+    secrets: bool = False
+    """Secrets whose values the sandbox would see."""
+    commands: tuple[str, ...] = ()
+    """Patterns (RE2), searched in the text of commands and programs. Advisory: code can be written so that none finds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionInfo:
     """A session; times are unix seconds, 0 means never."""
 
@@ -219,6 +236,8 @@ class SessionInfo:
     owner: str = ""
     usage: Usage | None = None
     """Only where `sessions` was asked `with_usage`."""
+    gates: Gates = field(default_factory=Gates)
+    """All that hold: its own, its parent's, its tenant's and the server's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
