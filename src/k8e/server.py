@@ -33,6 +33,7 @@ from k8e.doors.service.rates import Rates
 from k8e.egress.client import EgressClient
 from k8e.egress.defaults import CA_BUNDLE_AT, Registries
 from k8e.egress.defaults import read as read_registries
+from k8e.engine import gates
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EgressSettings, EngineSettings, PoolSettings, Quotas
 from k8e.errors import Conflict, HostUnsupported, K8eError
@@ -95,10 +96,15 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
     metrics = Metrics()
     mcp = InsideMcp(office.keys, grace_s=settings.mcp_grace)
     async with (
+        trail(settings.data_dir) as auditing,
         tracing(settings) as traces,
         network(settings.data_dir, registries.ca_bundle) as reach,
         Engine.open(
-            engine_settings(settings, registries), LocalSubstrate(local, reach), sealer, Several(metrics, *traces)
+            engine_settings(settings, registries),
+            LocalSubstrate(local, reach),
+            sealer,
+            Several(metrics, *traces),
+            auditing.at_gate,
         ) as engine,
     ):
         service = Service(
@@ -109,9 +115,8 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
             mcp=McpRpcs(mcp),
             presence=Presence(allowed=settings.approve_in_person),
         )
-        with contextlib.closing(SocketTable()) as sockets, contextlib.closing(Journal(settings.data_dir)) as journal:
+        with contextlib.closing(SocketTable()) as sockets:
             keeper = office.doorkeeper(sockets=sockets if settings.loopback_identity else None, operator=os.geteuid())
-            auditing = Auditing(journal)
             rates = Rates(writes_per_s=settings.rate_writes, reads_per_s=settings.rate_reads)
             edge = Edge(
                 service, keeper, steps=(*traces, metrics, rates, auditing), refusals=(metrics.refused, auditing.refused)
@@ -261,6 +266,13 @@ async def network(data_dir: Path, trust: bytes | None) -> AsyncIterator[Network 
 
 
 @contextlib.asynccontextmanager
+async def trail(data_dir: Path) -> AsyncIterator[Auditing]:
+    """Who did what, written down until the last of it has happened."""
+    with contextlib.closing(Journal(data_dir)) as journal:
+        yield Auditing(journal)
+
+
+@contextlib.asynccontextmanager
 async def tracing(settings: ServerSettings) -> AsyncIterator[tuple[Tracing, ...]]:
     """One that traces, where there is a collector to send to. Raises: HostUnsupported without the libraries for it."""
     if not settings.otel_endpoint:
@@ -323,6 +335,7 @@ def engine_settings(settings: ServerSettings, registries: Registries) -> EngineS
         pool=PoolSettings(min=settings.pool_min, max=settings.pool_max),
         quotas=Quotas(sessions=settings.sessions_per_owner),
         egress=egress_settings(settings, registries),
+        gates=gates.parse(settings.gates),
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from k8e.errors import InvalidSpec
+from k8e.errors import InvalidSpec, K8eError
 from k8e.model import Runtime
 
 __all__ = ["OPTIONS", "Option", "ServerSettings", "address", "load"]
@@ -57,6 +57,8 @@ class ServerSettings:
     """Reached by sessions that bring no list, besides the hosts of pip, npm and GitHub."""
     mcp_grace: int = 60
     """Seconds that the sandboxes of an MCP client which was cut off wait for its return."""
+    gates: tuple[str, ...] = ()
+    """Where a person is asked before a call goes on, in every session besides its own gates."""
     metrics_listen: str = "127.0.0.1:9640"
     """host:port of the page of numbers, always a loopback address; empty is none."""
     otel_endpoint: str = ""
@@ -142,6 +144,17 @@ def hosts(text: str) -> tuple[str, ...]:
     return given
 
 
+def gates(text: str) -> tuple[str, ...]:
+    from k8e.engine.gates import parse  # only a server has the libraries for it
+
+    given = words(text)
+    try:
+        parse(given)
+    except K8eError as error:
+        raise ValueError(str(error)) from None
+    return given
+
+
 def listen(text: str) -> tuple[str, ...]:
     given = words(text)
     for part in given:
@@ -204,6 +217,11 @@ OPTIONS = (
     ),
     Option("default_hosts", hosts, "hosts that sessions without a list may reach, too, separated by commas"),
     Option("mcp_grace", count, "seconds that sandboxes of an MCP client which was cut off wait for it (default 60)"),
+    Option(
+        "gates",
+        gates,
+        "ask a person in every session, separated by commas: egress, write=PATH, workspace, secrets, command=PATTERN",
+    ),
     Option("metrics_listen", metrics, "loopback host:port of /metrics (default 127.0.0.1:9640), or off"),
     Option("otel_endpoint", collector, "send traces to this collector, such as http://127.0.0.1:4318 (default: none)"),
     Option("log_level", level, "debug, info (default), warning or error"),

@@ -41,6 +41,9 @@ def test_the_page_of_numbers_may_be_moved_or_switched_off(tmp_path: Path, given:
         ("otel_endpoint", "http://"),
         ("rate_writes", "-1"),
         ("rate_reads", "many"),
+        ("gates", "egres"),
+        ("gates", "command=("),
+        ("approve_in_person", "perhaps"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(tmp_path: Path, name: str, given: str) -> None:
@@ -51,3 +54,10 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path, name: str, given: str
 def test_rates_can_be_switched_off_and_traces_on(tmp_path: Path) -> None:
     settings = _load(tmp_path, rate_writes="0", otel_endpoint="https://collector.example:4318")
     assert (settings.rate_writes, settings.otel_endpoint) == (0, "https://collector.example:4318")
+
+
+def test_gates_of_every_session_and_who_decides_are_the_operators_to_set(tmp_path: Path) -> None:
+    settings = _load(tmp_path, gates="egress, write=/workspace/deploy,command=rm -rf", approve_in_person="false")
+    assert settings.gates == ("egress", "write=/workspace/deploy", "command=rm -rf")
+    assert not settings.approve_in_person
+    assert (_load(tmp_path).gates, _load(tmp_path).approve_in_person) == ((), True)

@@ -28,6 +28,7 @@ __all__ = [
     "hosts_action",
     "is_held",
     "normal",
+    "parse",
     "shown",
     "union",
     "widened",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 HOME: Final = "/workspace"
+FLAGS: Final = ("egress", "workspace", "secrets")
 MOST: Final = 64
 """Paths or patterns of one session."""
 PATH_BYTES: Final = 4096
@@ -66,6 +68,23 @@ def normal(gates: Gates) -> Gates:
     for pattern in gates.commands:
         _searching(pattern)
     return dataclasses.replace(gates, write_paths=tuple(dict.fromkeys(_gate_path(path) for path in gates.write_paths)))
+
+
+def parse(entries: Iterable[str]) -> Gates:
+    """Gates as people write them: `egress`, `workspace`, `secrets`, `write=PATH`, `command=PATTERN`. Raises: InvalidSpec."""
+    flags, lists = set[str](), {"write": list[str](), "command": list[str]()}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if name in lists and value:
+            lists[name].append(value)
+        elif name in FLAGS and not equals:
+            flags.add(name)
+        else:
+            raise InvalidSpec(
+                f"{shown(entry)!r} is none of {', '.join(FLAGS)}, write=PATH, command=PATTERN", field="gates"
+            )
+    named = {name: name in flags for name in FLAGS}
+    return normal(Gates(**named, write_paths=tuple(lists["write"]), commands=tuple(lists["command"])))
 
 
 def gates_from(fields: Mapping[str, Any]) -> Gates:

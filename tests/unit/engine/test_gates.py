@@ -52,6 +52,15 @@ def test_a_gated_path_has_one_form(given: str, path: str) -> None:
     assert asking.normal(Gates(write_paths=(given, given))).write_paths == (path,)
 
 
+def test_gates_are_written_as_words() -> None:
+    words = ["egress", "workspace", "secrets", "write=deploy", "command=rm", "command=a=b"]
+    assert asking.parse(words) == dataclasses.replace(FULL, commands=("rm", "a=b"))
+    assert asking.parse([]) == Gates()
+    for bad in ("", "Egress", "egress=yes", "write", "write=", "command=", "write=/a\0", "command=("):
+        with pytest.raises(InvalidSpec, match="gates"):
+            asking.parse([bad])
+
+
 @pytest.mark.parametrize(
     "bad",
     [
