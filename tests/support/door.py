@@ -96,7 +96,7 @@ async def open_door(
                 settings=settings,
                 undrained=undrained,
             )
-            async with mcp.open(edge) as agents, serving as door:
+            async with mcp.open(edge, sweeping=False) as agents, serving as door:
                 yield OpenDoor(
                     target=Target(endpoint=str(door.bound[0]), found="test", roots=credentials.ca),
                     engine=engine,

@@ -42,7 +42,7 @@ class InsideMcp:
         self._open: Opened | None = None
 
     @asynccontextmanager
-    async def open(self, edge: Edge) -> AsyncIterator[Host]:
+    async def open(self, edge: Edge, *, sweeping: bool = True) -> AsyncIterator[Host]:
         """Until the block ends, which must be after the last door is closed."""
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -52,7 +52,8 @@ class InsideMcp:
 
                 host = Host(tasks, as_server, grace_s=self._grace_s)
                 self._open = Opened(edge, tasks, host)
-                tasks.create_task(host.sweep(), name="what MCP clients left")
+                if sweeping:
+                    tasks.create_task(host.sweep(), name="what MCP clients left")
                 try:
                     yield host
                 finally:
