@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,6 @@ METHODS = {method.name: method for method in SERVICE.methods}
 PATIENCE_S = 60.0
 SECRET = "vault"
 EXEC_ID = "exec-of-alice"
-PING = b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +120,18 @@ async def belongings(caller: Caller, *, runtime: str = "") -> Belongings:
     )
 
 
+def reading(session_id: str, path: str) -> bytes:
+    """One line of MCP, of the revision that needs no other before it: a file is read."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    arguments = {"session_id": session_id, "path": path}
+    params = {"name": "sandbox_read_file", "arguments": arguments, "_meta": meta}
+    return json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+
+
 def requests(b: Belongings, *, csr: str = "") -> dict[str, tuple[Message, ...]]:
     """One good request of each RPC about these things, gentle ones first."""
     sid, path = b.session_id, "/workspace/mine"
@@ -145,6 +157,7 @@ def requests(b: Belongings, *, csr: str = "") -> dict[str, tuple[Message, ...]]:
         "ListFiles": (pb.ListFilesRequest(session_id=sid),),
         "ReadStream": (pb.ReadStreamRequest(session_id=sid, path=path),),
         "WriteStream": (opening, pb.WriteStreamRequest(data=b"x")),
+        "ServeMcp": (pb.McpInput(start=pb.McpStart(client_id="agent-of-alice")), pb.McpInput(line=reading(sid, path))),
         "StatFile": (pb.StatFileRequest(session_id=sid, path=path),),
         "ListDirectory": (pb.ListDirectoryRequest(session_id=sid),),
         "MakeDirectory": (pb.MakeDirectoryRequest(session_id=sid, path="/workspace/made"),),
@@ -172,7 +185,6 @@ def requests(b: Belongings, *, csr: str = "") -> dict[str, tuple[Message, ...]]:
         "KillRun": (pb.KillRunRequest(run_id=b.run_id),),
         "WhoAmI": (pb.WhoAmIRequest(),),
         "Login": (pb.LoginRequest(csr=csr, device_name="laptop", client_version="1"),),
-        "ServeMcp": (pb.McpInput(start=pb.McpStart(client_id="agent-of-alice")), pb.McpInput(line=PING)),
         "ServerStatus": (pb.ServerStatusRequest(),),
         "CreateApiKey": (pb.CreateApiKeyRequest(name="another"),),
         "ListApiKeys": (pb.ListApiKeysRequest(),),

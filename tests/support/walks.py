@@ -30,7 +30,10 @@ async def walk_as_stranger(stranger: Caller, theirs: Belongings, *, runtime: str
             payloads = (pb.CreateSessionRequest(tenant_id=theirs.tenant, runtime_class=runtime),)
         answer = await stranger.send(name, *payloads)
         assert answer.code == expected(name), (name, answer)
-        if name == "CreateSession":
+        if name == "ServeMcp":
+            assert b'"isError":true' in answer.messages[0].line, answer
+            assert f"session {theirs.session_id} not found".encode() in answer.messages[0].line, answer
+        elif name == "CreateSession":
             await check_another_workspace(stranger, answer.messages[0].session_id)
         elif name in LISTS or name == "DeleteSecret":
             assert is_without(name, answer, theirs), (name, answer)
@@ -42,6 +45,8 @@ def expected(name: str) -> str:
         return "UNIMPLEMENTED"
     if name in FOR_ADMINISTRATORS:
         return "PERMISSION_DENIED"
+    if name == "ServeMcp":
+        return "OPEN"  # a stream of one's own, in which nothing of theirs is found
     return "OK" if name in LISTS | OF_ONES_OWN or name == "DeleteSecret" else "NOT_FOUND"
 
 
@@ -83,6 +88,8 @@ async def walk_as_owner(
         else:
             answer = await caller.send(name, *payloads, enough=1000 if name == "ExecAttach" else 1)
         assert answer.code in {"OK", "OPEN"}, (name, answer)
+        if name == "ServeMcp":
+            assert b'"isError":false' in answer.messages[0].line, answer
 
 
 async def watched(owner: Caller, mine: Belongings) -> Answer:
