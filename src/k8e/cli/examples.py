@@ -89,11 +89,11 @@ BY_COMMAND = {
   k8e sandbox confirm $SID "deploy" --no-wait | jq -r .approval_id
 """,
     "approve": """examples:
-  k8e sandbox approve $ID                         # by anybody who may, but never by the one that asked
+  k8e sandbox approve $ID                         # by anybody who may; the user that asked is asked back in person
   k8e sandbox approve $ID --reject --reason "not on a Friday"
 """,
     "approvals": """examples:
-  k8e sandbox approvals --output table
+  k8e sandbox approvals list --output table
   K8E_SANDBOX_APIKEY=$(cat phone.key) k8e sandbox approvals
 """,
     "whoami": """example:
@@ -181,11 +181,26 @@ BY_COMMAND = {
   k8e sandbox-apikey list --output table
   k8e sandbox-apikey delete laptop                     # also revokes its certificates, at once
 """,
+    "sandbox-mcp": """examples:
+  claude mcp add k8e-sandbox -- k8e sandbox-mcp        # agents start it; it starts the server
+  k8e sandbox-mcp --tenant-id my-project               # one session that stays
+  k8e sandbox-mcp --http --http-addr 127.0.0.1:8811    # for agents that want a URL: http://127.0.0.1:8811/mcp
+  k8e sandbox-mcp --http --http-addr 0.0.0.0:8811 --require-key
+""",
     "sandbox-install-skill": """examples:
   k8e sandbox-install-skill                            # for every agent that is in use here
   k8e sandbox-install-skill claude --dry-run           # show what would change
   k8e sandbox-install-skill cursor --http              # an address instead of a command
   k8e sandbox-install-skill --uninstall                # take it all away again
+""",
+    "a2a": """A message to it is code to run (a fenced block, `$ ` lines, or a data part), a task is the run; each contextId has
+a sandbox of its own. The card says it all: /.well-known/agent-card.json. On this machine its own user needs no key.
+
+examples:
+  k8e a2a                                              # http://127.0.0.1:8822, and the server if none runs
+  curl -s http://127.0.0.1:8822/.well-known/agent-card.json | jq .skills
+  k8e a2a --addr 0.0.0.0:8822 --require-key            # from elsewhere everybody needs an API key
+  k8e a2a --require-key --public-url https://agents.example.com   # behind a proxy that has the certificate
 """,
     "server": SERVER,
     "audit": """examples:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from k8e.client.aio import AsyncSandboxClient
 from k8e.client.discovery import Target
 from k8e.client.errors import Unauthenticated, Unreachable
+from k8e.client.mcp import McpCalls
 from k8e.client.people import Identity
 
 __all__ = ["Visitor", "Visitors"]
@@ -35,17 +36,24 @@ class Visitor:
     """Acts as the visitor. It is the door's: never close it."""
     identity: str
     owner: str
+    mcp: McpCalls
+    """Acts as the visitor, too."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Known:
     client: AsyncSandboxClient
+    mcp: McpCalls
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     who: Identity | None = None
     asked_at: float = 0.0
 
     def is_fresh(self) -> bool:
         return self.who is not None and time.monotonic() - self.asked_at < KNOWN_S
+
+    async def close(self) -> None:
+        await self.mcp.aclose()
+        await self.client.close()
 
 
 Revive = Callable[[], Awaitable[bool]]
@@ -86,7 +94,7 @@ class Visitors:
         while True:
             known = self._known.get(name)
             if known is None:
-                known = self._known[name] = Known(client=AsyncSandboxClient(target=target))
+                known = self._known[name] = Known(client=AsyncSandboxClient(target=target), mcp=McpCalls(target))
             async with known.asking:
                 if self._known.get(name) is known:
                     return await self._recognized(name, known)
@@ -102,10 +110,10 @@ class Visitors:
                 # One that was good once may be in somebody's hands still; there are only as many as there were keys.
                 if not known.asked_at:
                     del self._known[name]
-                    await known.client.close()
+                    await known.close()
                 raise
             known.who, known.asked_at = who, time.monotonic()
-        return Visitor(client=known.client, identity=who.identity, owner=who.owner)
+        return Visitor(client=known.client, identity=who.identity, owner=who.owner, mcp=known.mcp)
 
     async def _asked(self, client: AsyncSandboxClient) -> Identity:
         try:
@@ -119,4 +127,4 @@ class Visitors:
     async def _close(self) -> None:
         known, self._known = list(self._known.values()), {}
         for each in known:
-            await each.client.close()
+            await each.close()

@@ -18,6 +18,7 @@ __all__ = [
     "QUICK_S",
     "Answer",
     "Calls",
+    "Duplex",
     "Request",
     "deadline",
     "encoded",
@@ -91,6 +92,22 @@ class Answer:
         return found if isinstance(found, list) else []
 
 
+class Duplex(Protocol):
+    """A call while it runs. One thread may send while another one reads."""
+
+    def send(self, request: Request) -> None:
+        """Waits while the server is slow to take it. Raises: SandboxError when it takes nothing any more."""
+
+    def finish(self) -> None:
+        """Say that nothing more will be sent. Raises: SandboxError."""
+
+    def answers(self) -> Iterator[Answer]:
+        """Everything until the server ends the call; by one thread, once. Raises: SandboxError."""
+
+    def cancel(self) -> None:
+        """Give the call up: whoever waits on it wakes."""
+
+
 class Calls(Protocol):
     """One server, reached in one way."""
 
@@ -104,6 +121,9 @@ class Calls(Protocol):
 
         An iterator of requests is read as the server takes them, and left when it stops listening.
         """
+
+    def duplex(self, rpc: str) -> Duplex:
+        """A call whose two sides talk as they like. Raises: SandboxError."""
 
     def close(self) -> None:
         """Let go of the connection."""

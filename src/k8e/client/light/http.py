@@ -59,8 +59,21 @@ class Exchange:
         # The answer may have begun long ago; that alone does not mean that it wants no more.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for piece in pieces:
-                self._connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
-            self._connection.sendall(b"0\r\n\r\n")
+                self.send_piece(piece)
+            self.end_pieces()
+
+    def send_piece(self, piece: bytes) -> None:
+        """Raises: OSError."""
+        self._connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
+
+    def end_pieces(self) -> None:
+        """Raises: OSError."""
+        self._connection.sendall(b"0\r\n\r\n")
+
+    def hang_up(self) -> None:
+        """End both directions at once, also for a thread that waits on one; the descriptor stays ours until the end."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def receive_head(self) -> tuple[int, Mapping[str, str]]:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -14,12 +16,15 @@ from google.protobuf.message_factory import GetMessageClass
 from k8e._proto import sandbox_pb2
 from k8e.client.discovery import Target
 from k8e.client.errors import InvalidRequest, SandboxError, Unreachable
-from k8e.client.light.calls import QUICK_S, Answer, Request, refusal
+from k8e.client.light.calls import QUICK_S, Answer, Duplex, Request, refusal
 
 __all__ = ["RemoteCalls"]
 
 SERVICE = sandbox_pb2.DESCRIPTOR.services_by_name["SandboxService"]
 MESSAGE_BYTES = 64 * 1024 * 1024
+CONNECT_S = 10.0
+QUEUED = 4
+"""Requests that wait for a server that is slow to take them."""
 ERROR_KEY = "k8e-error"
 RETRY_KEY = "k8e-retry-after-s"
 
@@ -53,6 +58,16 @@ class RemoteCalls:
         finally:
             call.cancel()
 
+    def duplex(self, rpc: str) -> Duplex:
+        # What is sent into a call that never begins is lost without a word, so first there is a connection.
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=CONNECT_S)
+        except grpc.FutureTimeoutError as error:
+            raise Unreachable(self._unreachable(f"no connection within {CONNECT_S:.0f} s")) from error
+        method, requests = SERVICE.methods_by_name[rpc], Handoff()
+        call = self._begun(method, (_message(method, each) for each in requests), None)
+        return RemoteDuplex(call, requests, self._refused)
+
     def close(self) -> None:
         self._channel.close()
 
@@ -76,6 +91,73 @@ class RemoteCalls:
             f"no answer from {self._target.endpoint} (from {self._target.found}; trusting {self._target.trust}): "
             f"{detail}.{tried} Start a server with `k8e server`, or set K8E_SANDBOX_ENDPOINT."
         )
+
+
+class Handoff:
+    """Requests on their way from one thread to gRPC's, few at a time; ends at `finish`, or when nobody wants them."""
+
+    def __init__(self) -> None:
+        self._held: deque[Request] = deque()
+        self._changed = threading.Condition()
+        self._is_finished = False
+        self._is_over = False
+
+    def __iter__(self) -> Iterator[Request]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._held or self._is_finished or self._is_over)
+                if not self._held or self._is_over:
+                    return
+                request = self._held.popleft()
+                self._changed.notify_all()
+            yield request
+
+    def put(self, request: Request) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._held) < QUEUED or self._is_over)
+            if self._is_over:
+                raise Unreachable("the call is over")
+            self._held.append(request)
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        with self._changed:
+            self._is_finished = True
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+
+class RemoteDuplex:
+    def __init__(self, call: Any, requests: Handoff, refused: Callable[[object], SandboxError]) -> None:
+        self._call = call
+        self._requests = requests
+        self._refused = refused
+        if not call.add_callback(requests.end):
+            requests.end()
+
+    def send(self, request: Request) -> None:
+        self._requests.put(request)
+
+    def finish(self) -> None:
+        self._requests.finish()
+
+    def answers(self) -> Iterator[Answer]:
+        try:
+            for message in self._call:
+                yield _answer(message)
+        except grpc.RpcError as error:
+            raise self._refused(error) from error
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        # In this order: what ended first would look as if everything had been said.
+        self._call.cancel()
+        self._requests.end()
 
 
 def _path(method: MethodDescriptor) -> str:

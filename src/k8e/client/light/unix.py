@@ -11,10 +11,10 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from k8e.client.errors import DeadlineExceeded, SandboxError, ServerFailed, Unreachable
-from k8e.client.light.calls import QUICK_S, Answer, Request, refusal
+from k8e.client.light.calls import QUICK_S, Answer, Duplex, Request, refusal
 from k8e.client.light.http import Exchange, LostConnectionError, envelope
 
 __all__ = ["UnixCalls"]
@@ -65,6 +65,11 @@ class UnixCalls:
             except (OSError, LostConnectionError) as error:
                 raise self._lost(error) from error
 
+    def duplex(self, rpc: str) -> Duplex:
+        exchange = self._exchange(None)
+        exchange.send_head(SERVICE + rpc, self._head("application/connect+json", None), None)
+        return UnixDuplex(exchange, self._lost)
+
     def close(self) -> None:
         """Nothing is kept between two calls."""
 
@@ -102,6 +107,39 @@ class UnixCalls:
         return Unreachable(
             f"no answer from {self._path}: {error}. Start a server with `k8e server`, or set K8E_SANDBOX_ENDPOINT."
         )
+
+
+class UnixDuplex:
+    """One thread sends, another one reads."""
+
+    def __init__(self, exchange: Exchange, lost: Callable[[Exception], SandboxError]) -> None:
+        self._exchange = exchange
+        self._lost = lost
+
+    def send(self, request: Request) -> None:
+        try:
+            self._exchange.send_piece(envelope(_json(request)))
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def finish(self) -> None:
+        try:
+            self._exchange.end_pieces()
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def answers(self) -> Iterator[Answer]:
+        with self._exchange as exchange:
+            try:
+                status, headers = exchange.receive_head()
+                if status != 200:
+                    raise _refused(status, headers, exchange.receive_all())
+                yield from _answers(exchange)
+            except (OSError, LostConnectionError) as error:
+                raise self._lost(error) from error
+
+    def cancel(self) -> None:
+        self._exchange.hang_up()
 
 
 def _connect(connection: socket.socket, path: str) -> None:
