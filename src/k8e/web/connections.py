@@ -6,6 +6,7 @@ A head has to arrive in a bounded time and size; how many connections there are 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -18,8 +19,14 @@ HEAD_BYTES = 64 * 1024
 
 
 class BoundedConnection(HttpToolsProtocol):
-    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, object]) -> None:
-        super().__init__(config, server_state, app_state)
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, object],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
         self._head_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
 
