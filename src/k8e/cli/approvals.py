@@ -6,10 +6,10 @@ import argparse
 import shlex
 
 from k8e.cli.output import BAD_INPUT, print_json, print_rows, say
-from k8e.client.errors import DeadlineExceeded, InvalidRequest
+from k8e.client.errors import DeadlineExceeded, InvalidRequest, Unsupported
 from k8e.client.light.calls import Answer, Calls
 
-__all__ = ["approve", "confirm", "list_approvals"]
+__all__ = ["approve", "confirm", "list_approvals", "on_one_line"]
 
 COLUMNS = ("approval_id", "status", "action", "asked_by", "decided_by", "expires_at")
 
@@ -19,8 +19,8 @@ def confirm(args: argparse.Namespace, calls: Calls) -> int:
         raise InvalidRequest("timeout: must be more than 0 seconds")
     asked = calls.unary("ConfirmAction", {"session_id": args.session_id, "action": args.action})
     approval_id = asked.text("approval_id")
-    say(f"approval needed: {shown(args.action)}")
-    say(f"somebody else approves with:  k8e sandbox approve {shlex.quote(approval_id)}")
+    say(f"approval needed: {on_one_line(args.action)}")
+    say(f"a person approves with:       k8e sandbox approve {shlex.quote(approval_id)}")
     say(f"or rejects with:              k8e sandbox approve {shlex.quote(approval_id)} --reject")
     if args.no_wait:
         print_json({"approved": False, "approval_id": approval_id, "status": "pending"})
@@ -34,7 +34,7 @@ def confirm(args: argparse.Namespace, calls: Calls) -> int:
         return BAD_INPUT
 
 
-def shown(text: str) -> str:
+def on_one_line(text: str) -> str:
     """An action must not pretend to be another line of ours."""
     return "".join(each if each.isprintable() else "?" for each in text)
 
@@ -54,10 +54,40 @@ def told(answer: Answer) -> int:
 
 
 def approve(args: argparse.Namespace, calls: Calls) -> int:
-    request = {"approval_id": args.approval_id, "approved": not args.reject, "reason": args.reason}
+    request: dict[str, object] = {
+        "approval_id": args.approval_id,
+        "approved": not args.reject,
+        "reason": args.reason,
+    }
+    asked = own_question(args.approval_id, calls)
+    if asked is not None:
+        from k8e.cli.person import agrees, terminal
+
+        with terminal() as fd:
+            if fd is not None and not agrees(fd, asked, "Reject this?" if args.reject else "Allow this?"):
+                print_json({"ok": False, "approval_id": args.approval_id, "detail": "nothing was decided"})
+                return BAD_INPUT
+            if fd is not None:
+                request["presence"] = "terminal"
     calls.unary("ApproveAction", request)
     print_json({"ok": True, "approval_id": args.approval_id, "approved": not args.reject})
     return 0
+
+
+def own_question(approval_id: str, calls: Calls) -> Answer | None:
+    """The question, where this very user asked it: then it takes the person and not the program to decide it.
+
+    Only through the unix socket can the server see a terminal; elsewhere it says what to do instead.
+    """
+    try:
+        me = calls.unary("WhoAmI", {})
+    except Unsupported:
+        return None
+    if me.text("via") != "unix" or me.text("owner") != me.text("identity"):
+        return None
+    waiting = calls.unary("ListApprovals", {}).each("approvals")
+    mine = (each for each in waiting if each.text("asked_by") == me.text("identity"))
+    return next((each for each in mine if each.text("approval_id") == approval_id), None)
 
 
 def list_approvals(args: argparse.Namespace, calls: Calls) -> int:

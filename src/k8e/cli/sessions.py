@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from k8e.cli import shapes
 from k8e.cli.network import split
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 MIB = 1024 * 1024
+GATES = ("egress", "workspace", "secrets")
 SESSION_COLUMNS = ("session_id", "phase", "runtime_class", "tenant_id", "background_runs", "expires_at", "owner")
 
 
@@ -55,7 +57,24 @@ def request(args: argparse.Namespace) -> Request:
         "limits": limits(args),
         "secret_refs": [reference(text) for text in args.secret],
         "brokered_secrets": [brokered(text) for text in args.broker],
+        # Where none is asked for, a server that knows none is asked for nothing that it does not know.
+        **({"gates": gates(args.gate)} if args.gate else {}),
     }
+
+
+def gates(entries: Sequence[str]) -> Request:
+    """`egress`, `workspace`, `secrets`, `write=PATH` and `command=PATTERN`, each as often as it is meant."""
+    asked: dict[str, object] = {}
+    lists: dict[str, list[str]] = {"write": [], "command": []}
+    for entry in entries:
+        name, equals, value = entry.partition("=")
+        if name in lists and value:
+            lists[name].append(value)
+        elif name in GATES and not equals:
+            asked[name] = True
+        else:
+            raise InvalidRequest(f"gate: {entry!r} is none of {', '.join(GATES)}, write=PATH, command=PATTERN")
+    return asked | {"write_paths": lists["write"], "commands": lists["command"]}
 
 
 def pair(text: str) -> tuple[str, str]:

@@ -45,6 +45,7 @@ def session(answer: Answer) -> dict[str, object]:
         "brokered_secrets": [brokered(each) for each in answer.each("brokered_secrets")],
         "network": answer.text("network"),
         "owner": answer.text("owner"),
+        "gates": gates(answer.one("gates")),
     }
     return shown | ({"usage": usage(answer.one("usage"))} if answer.has("usage") else {})
 
@@ -54,6 +55,13 @@ def limits(answer: Answer) -> dict[str, object]:
         name: (answer.number(name) if kind is int else answer.decimal(name)) if answer.has(name) else None
         for name, kind in LIMITS.items()
     }
+
+
+def gates(answer: Answer) -> list[str]:
+    """As `create --gate` takes them."""
+    flags = [name for name in ("egress", "workspace", "secrets") if answer.flag(name)]
+    paths = [f"write={path}" for path in answer.texts("write_paths")]
+    return [*flags, *paths, *(f"command={pattern}" for pattern in answer.texts("commands"))]
 
 
 def usage(answer: Answer) -> dict[str, object]:

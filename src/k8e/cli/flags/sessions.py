@@ -39,6 +39,13 @@ def fill_create(create: Parser) -> None:
         metavar="ENV=NAME:KEY@HOST[/HEADER]",
         help="a secret that stays outside: its placeholder is swapped on the way to that host",
     )
+    create.add_argument(
+        "--gate",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="ask a person before: egress, write=PATH, workspace, secrets, command=PATTERN (advisory)",
+    )
     create.add_argument("--image", default="", help="host (default), a root directory, or an OCI layout")
     create.add_argument("--cpus", type=float, help="CPUs (default 1)")
     create.add_argument("--memory-mib", type=int, help="memory (default 512)")
