@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 
 from k8e.cli.output import BAD_INPUT, INTERRUPTED, failed
+from k8e.cli.patience import Patient
 from k8e.cli.reaching import reach
 from k8e.client.errors import InvalidRequest, SandboxError
 from k8e.client.light.calls import Calls
@@ -19,7 +20,7 @@ def call(handler: Handler, args: argparse.Namespace, environ: Mapping[str, str],
     """Run one command against the server."""
     how = {"has_ok": getattr(args, "has_ok", False), "is_raw": getattr(args, "raw", False)}
     try:
-        calls = reach(args, environ, starts_server=starts_server)
+        calls = Patient(reach(args, environ, starts_server=starts_server))
         try:
             return handler(args, calls)
         finally:
