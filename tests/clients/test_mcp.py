@@ -1,0 +1,288 @@
+"""MCP with real sandboxes behind it: the official client at the end of a stream of the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc import aio
+from mcp import Client
+from mcp_types import CallToolResult, ImageContent, TextContent
+
+from k8e.client import AsyncSandboxClient
+from k8e.setup.provision import Provisioned
+from tests.support.mcp_wire import Wire, agent, first_text, wire
+from tests.support.servers import Server
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("tidy")]
+
+PATIENCE_S = 30.0
+PLOT = """
+import struct, zlib
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+rows = b"".join(b"\\0" + bytes([x * 8, y * 8, 128] * 1)[:3] * 8 for y in range(8) for x in [y])
+head = struct.pack(">IIBBBBB", 8, 8, 8, 2, 0, 0, 0)
+open("/workspace/plot.png", "wb").write(
+    b"\\x89PNG\\r\\n\\x1a\\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+)
+"""
+
+
+@pytest.fixture(params=["legacy", "2026-07-28"])
+async def mcp(server: Server, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    async with agent(server.target(), f"client-{request.param}", mode=request.param) as client:
+        yield client
+
+
+@pytest.fixture
+async def caller(server: Server) -> AsyncIterator[AsyncSandboxClient]:
+    async with AsyncSandboxClient(target=server.target()) as client:
+        yield client
+
+
+@pytest.fixture
+def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
+    server = Server(data_dir, "--pool-min", "0", "--mcp-grace", "1")
+    server.start()
+    yield server
+    server.destroy()
+
+
+async def called(client: Client, name: str, **arguments: Any) -> CallToolResult:
+    result = await client.call_tool(name, arguments)
+    assert isinstance(result, CallToolResult)
+    return result
+
+
+async def fields(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
+    result = await called(client, name, **arguments)
+    assert not result.is_error, result
+    return dict(result.structured_content)
+
+
+async def until(found: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await found():
+            await asyncio.sleep(0.05)
+
+
+async def commands(caller: AsyncSandboxClient, session_id: str) -> list[str]:
+    return [each.comm for each in await caller.processes(session_id)]
+
+
+async def test_a_program_runs_and_its_plot_can_be_looked_at(mcp: Client) -> None:
+    ran = await fields(mcp, "sandbox_run", code=PLOT, language="python")
+    assert ran["exit_code"] == 0, ran
+    found = await called(mcp, "sandbox_read_file", session_id=ran["session_id"], path="/workspace/plot.png")
+    picture = found.content[0]
+    assert isinstance(picture, ImageContent)
+    assert picture.mime_type == "image/png"
+    assert base64.b64decode(picture.data).startswith(b"\x89PNG")
+    listed = (await mcp.list_resources()).resources
+    assert [each.name for each in listed] == ["plot.png"]
+    (content,) = (await mcp.read_resource(listed[0].uri)).contents
+    assert content.mime_type == "image/png"
+
+
+async def test_files_and_packages_stay_between_calls_and_go_with_the_client(
+    server: Server, caller: AsyncSandboxClient
+) -> None:
+    async with agent(server.target(), "passing-by") as client:
+        first = await fields(client, "sandbox_run", code="x = 41; open('x', 'w').write(str(x))", language="python")
+        again = await fields(client, "sandbox_run", code="print(int(open('x').read()) + 1)", language="python")
+        assert (again["stdout"], again["session_id"]) == ("42\n", first["session_id"])
+        assert first["session_id"] in [each.session_id for each in await caller.sessions()]
+    assert first["session_id"] not in [each.session_id for each in await caller.sessions("all")]
+
+
+async def test_a_host_off_the_list_is_denied_with_the_way_to_get_it_and_that_way_is_open(mcp: Client) -> None:
+    ask = (
+        "import socket\ntry:\n    socket.getaddrinfo('denied.example', 443)\nexcept OSError as error:\n    print(error)"
+    )
+    found = await fields(mcp, "sandbox_run", code=ask, language="python")
+    assert [each["host"] for each in found["egress_denied"]] == ["denied.example"]
+    assert 'allowed_hosts ["denied.example"]' in found["egress_fix"]
+    made = await fields(mcp, "sandbox_create_session", allowed_hosts=["denied.example"])
+    assert made["allowed_hosts"] == ["denied.example"]
+    allowed = await fields(mcp, "sandbox_run", code=ask, language="python", session_id=made["session_id"])
+    assert "egress_denied" not in allowed
+
+
+async def test_tools_name_the_hosts_that_a_session_may_really_reach(mcp: Client) -> None:
+    hosts = (await fields(mcp, "sandbox_create_session"))["allowed_hosts"]
+    assert "github.com" in hosts
+    tools = {each.name: each.description or "" for each in (await mcp.list_tools()).tools}
+    assert all(host in tools["sandbox_run"] for host in hosts)
+    assert (await fields(mcp, "sandbox_status"))["allowed_hosts"] == hosts
+
+
+@pytest.mark.parametrize("tool", ["sandbox_exec", "sandbox_exec_stream"])
+async def test_a_cancelled_call_ends_its_command_inside_the_sandbox(
+    mcp: Client, caller: AsyncSandboxClient, tool: str
+) -> None:
+    session_id = (await fields(mcp, "sandbox_create_session"))["session_id"]
+
+    async def runs() -> bool:
+        return "sleep" in await commands(caller, session_id)
+
+    async def is_over() -> bool:
+        return not await runs()
+
+    async with asyncio.TaskGroup() as group:
+        asked = mcp.call_tool(tool, {"session_id": session_id, "command": "sleep 1000", "timeout": 0})
+        calling = group.create_task(asked, name="call")
+        await until(runs)
+        calling.cancel()
+    await until(is_over)
+    assert (await fields(mcp, "sandbox_exec", session_id=session_id, command="echo alive"))["stdout"] == "alive\n"
+
+
+async def test_ten_thousand_lines_stream_and_ten_megabytes_go_through(mcp: Client) -> None:
+    session_id = (await fields(mcp, "sandbox_create_session"))["session_id"]
+    shown: list[str] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        shown.append(message or "")
+
+    arguments = {"session_id": session_id, "command": "seq 10000"}
+    result = await mcp.call_tool("sandbox_exec_stream", arguments, progress_callback=hear)
+    assert isinstance(result, CallToolResult)
+    whole = "".join(f"{number}\n" for number in range(1, 10001))
+    assert first_text(result.content) == whole
+    assert whole.startswith("".join(shown)[:1000])
+    text = "0123456789abcde\n" * (10 * 1024 * 1024 // 16)
+    wrote = await fields(mcp, "sandbox_write_file", session_id=session_id, path="big", content=text)
+    assert wrote["size"] == len(text)
+    read = await called(mcp, "sandbox_read_file", session_id=session_id, path="/workspace/big")
+    assert first_text(read.content) == text
+
+
+async def test_bytes_survive_and_a_sub_agent_sees_them(mcp: Client) -> None:
+    session_id = (await fields(mcp, "sandbox_create_session"))["session_id"]
+    data = bytes(range(256))
+    coded = base64.b64encode(data).decode()
+    await fields(
+        mcp, "sandbox_write_file", session_id=session_id, path="/workspace/b", content=coded, encoding="base64"
+    )
+    child = (await fields(mcp, "sandbox_run_subagent", parent_session_id=session_id))["session_id"]
+    found = await fields(mcp, "sandbox_exec", session_id=child, command="cat /workspace/b", binary=True)
+    assert base64.b64decode(found["stdout_base64"]) == data
+    files = await fields(mcp, "sandbox_list_files", session_id=child)
+    assert "/workspace/b" in [each["path"] for each in files["files"]]
+
+
+async def test_twenty_clients_at_once_each_have_a_sandbox_of_their_own(server: Server) -> None:
+    async def one(number: int) -> tuple[str, str]:
+        async with agent(server.target(), f"crowd-{number}") as client:
+            found = await fields(client, "sandbox_run", code=f"echo {number} > mine; cat mine")
+            return found["session_id"], found["stdout"]
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(number), name=f"client {number}") for number in range(20)]
+    found = [task.result() for task in tasks]
+    assert [text for _, text in found] == [f"{number}\n" for number in range(20)]
+    assert len({session_id for session_id, _ in found}) == 20
+
+
+async def test_an_approver_decides_what_a_client_asked_and_the_client_hears_it(
+    server: Server, caller: AsyncSandboxClient
+) -> None:
+    session_id = await caller.create_session()
+    owner = (await caller.whoami()).owner
+    key = await caller.create_api_key("mcp-lead", role="approver", owner=owner)
+    lead = AsyncSandboxClient(target=dataclasses.replace(server.target(), api_key=key.key))
+    async with lead, agent(server.target()) as client:
+        asked = await fields(client, "sandbox_confirm_action", session_id=session_id, action="drop the table")
+        assert asked["approve_with"] == f"k8e sandbox approve {asked['approval_id']}"
+        again = {"session_id": session_id, "approval_id": asked["approval_id"]}
+        waiting = await fields(client, "sandbox_confirm_action", **again, timeout=0.2)
+        assert (waiting["approved"], waiting["status"]) == (False, "pending")
+        async with asyncio.TaskGroup() as group:
+            hearing = group.create_task(fields(client, "sandbox_confirm_action", **again), name="wait")
+            await lead.approve(asked["approval_id"], reason="it is a copy")
+        assert (hearing.result()["approved"], hearing.result()["decided_by"]) == (True, "key:mcp-lead")
+    await caller.delete_api_key("mcp-lead")
+
+
+async def test_a_client_that_dies_in_the_middle_of_a_call_leaves_nothing(mortal: Server) -> None:
+    async with AsyncSandboxClient(target=mortal.target()) as caller:
+        async with wire(mortal.target(), "dies") as lines:
+            await lines.begin()
+            session_id = (await lines.tool("sandbox_run", code="true"))["structuredContent"]["session_id"]
+            await lines.send(run(7, "sleep 1000"))
+
+            async def runs() -> bool:
+                return "sleep" in await commands(caller, session_id)
+
+            await until(runs)
+            lines.cut()
+
+        async def is_gone() -> bool:
+            return not await caller.sessions("all")
+
+        await until(is_gone)
+
+
+async def test_a_killed_server_s_next_one_gives_a_client_its_session_back(mortal: Server) -> None:
+    """And takes away the sandboxes of clients that do not come."""
+    async with wire(mortal.target(), "stays") as stays, wire(mortal.target(), "goes") as goes:
+        kept = await own(stays, "echo kept > /workspace/note")
+        lost = await own(goes, "true")
+        await stays.send(run(7, "sleep 1000"))
+        mortal.kill()
+        with contextlib.suppress(aio.AioRpcError):
+            await stays.rest()
+    mortal.start()
+    async with AsyncSandboxClient(target=mortal.target()) as caller, wire(mortal.target(), "stays") as again:
+        await again.begin()
+        found = (await again.tool("sandbox_run", code="cat /workspace/note"))["structuredContent"]
+        assert (found["session_id"], found["stdout"]) == (kept, "kept\n")
+
+        async def is_swept() -> bool:
+            return lost not in [each.session_id for each in await caller.sessions("all")]
+
+        await until(is_swept)
+        assert kept in [each.session_id for each in await caller.sessions()]
+
+
+async def test_a_server_pays_for_mcp_when_somebody_uses_it_and_stops_at_once_with_idle_clients(mortal: Server) -> None:
+    def is_loaded() -> bool:
+        return "pydantic_core" in Path(f"/proc/{mortal.pid}/maps").read_text()
+
+    assert not is_loaded()
+    async with wire(mortal.target()) as lines:
+        await lines.begin()
+        assert is_loaded()
+        stopping = asyncio.get_running_loop().run_in_executor(None, mortal.stop)
+        with pytest.raises(aio.AioRpcError, match="server is stopping"):
+            await lines.rest()
+        assert await stopping == 0
+    log = (mortal.data_dir / "log").read_text()
+    assert "server stopped" in log
+    assert "leaves running commands" not in log
+    mortal.start()
+
+
+async def own(lines: Wire, code: str) -> str:
+    await lines.begin()
+    return str((await lines.tool("sandbox_run", code=code))["structuredContent"]["session_id"])
+
+
+def run(request_id: int, code: str) -> dict[str, Any]:
+    params = {"name": "sandbox_run", "arguments": {"code": code, "timeout": 0}}
+    return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
+
+
+async def test_answers_as_text_say_the_same_as_the_structure(mcp: Client) -> None:
+    result = await called(mcp, "sandbox_run", code="echo out; echo err >&2; exit 2")
+    assert isinstance(result.content[0], TextContent)
+    assert json.loads(result.content[0].text) == result.structured_content
+    assert {"stdout": "out\n", "stderr": "err\n", "exit_code": 2}.items() <= dict(result.structured_content).items()
