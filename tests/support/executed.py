@@ -136,11 +136,12 @@ def shell(directory: Path, environ: Mapping[str, str]) -> Iterator[Shell]:
             process.stdin.close()
 
 
-def follow(document: Sequence[Block], here: Shell, person: Person) -> None:
+def follow(document: Sequence[Block], here: Shell, person: Person | None = None) -> None:
     """Do what it says, in its order; a person's block while the one before it waits."""
     waiting: Block | None = None
     for number, block in enumerate(document):
         if block.is_persons:
+            assert person is not None, "nobody is there to do it"
             person.act(block)
             if waiting is not None:
                 here.end(waiting)
