@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from k8e import client as sdk
 from k8e._proto import sandbox_pb2 as pb
+from k8e.audit import records
+from k8e.client import Gates, SandboxClient, SandboxError
 from k8e.doors.service import Service
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings
@@ -21,6 +31,8 @@ from k8e.setup.provision import Provisioned
 from tests.support.calls import StraightCall, as_key, as_uid, service_over
 from tests.support.cells import OWNER, Cell, CellFactory
 from tests.support.engines import substrate_for
+from tests.support.leaks import Lend
+from tests.support.servers import Server
 
 pytestmark = pytest.mark.anyio
 
@@ -219,3 +231,152 @@ async def test_a_restart_keeps_the_question_the_rule_and_the_answer(host: Provis
             await _decide(service, PERSON, waiting, approved=False)
         assert again.result().status == "rejected"
         await engine.destroy_all()
+
+
+# A person, over the real doors
+
+
+APPROVE = """
+import sys
+from k8e.client.errors import SandboxError
+from k8e.client.light.unix import UnixCalls
+if sys.argv[4] != "-":
+    import fcntl, termios
+    fcntl.ioctl(int(sys.argv[4]), termios.TIOCSCTTY, 0)
+request = {"approval_id": sys.argv[2], "approved": True, "reason": "seen", "presence": sys.argv[3]}
+try:
+    UnixCalls(sys.argv[1]).unary("ApproveAction", request)
+except SandboxError as error:
+    sys.exit(str(error))
+"""
+
+
+def approve_raw(server: Server, approval_id: str, presence: str, *, tty: int | None = None) -> str:
+    """What the server says to a process that says where its person is; nothing when it is content."""
+    socket = str(server.data_dir / "server" / "k8e.sock")
+    words = [sys.executable, "-c", APPROVE, socket, approval_id, presence, "-" if tty is None else str(tty)]
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+        pass_fds=() if tty is None else [tty],
+    )
+    return done.stderr.strip()
+
+
+def trail(server: Server, wanted: Callable[[Mapping[str, object]], bool]) -> Mapping[str, object]:
+    """A record of the audit trail, which is written a moment after the call."""
+    end = time.monotonic() + 20
+    while True:
+        if found := next(filter(wanted, records(server.data_dir)), None):
+            return found
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_only_a_process_with_a_terminal_is_a_person_at_one_and_the_trail_says_who_when_and_why(server: Server) -> None:
+    master, slave = pty.openpty()
+    began = time.time()
+    try:
+        with SandboxClient(target=server.target()) as client, client.create("container") as session:
+            approval_id = session.confirm("drop the table", timeout=0).approval_id
+            assert "has no terminal" in approve_raw(server, approval_id, "terminal")
+            with pytest.raises(sdk.Denied, match="without --endpoint"):
+                client.approve(approval_id, presence="terminal")
+            assert "cannot decide it" in approve_raw(server, approval_id, "", tty=slave)
+            assert "not one of" in approve_raw(server, approval_id, "television", tty=slave)
+            made = client.create_api_key("agent-key", owner=client.whoami().owner)
+            try:
+                with SandboxClient(target=replace(server.target(), api_key=made.key)) as agent:
+                    for presence in ("terminal", "elicitation"):
+                        with pytest.raises(sdk.Denied, match="no person"):
+                            agent.approve(approval_id, presence=presence)
+            finally:
+                client.delete_api_key("agent-key")
+            assert client.confirmed(approval_id, timeout=0.01).status == "pending"
+            assert approve_raw(server, approval_id, "terminal", tty=slave) == ""
+            decided = client.confirmed(approval_id)
+            assert (decided.approved, decided.decided_by) == (True, "uid:0 at a terminal")
+    finally:
+        os.close(slave)
+        os.close(master)
+    asked = trail(server, lambda each: each.get("rpc") == "ConfirmAction" and each.get("approval_id") == approval_id)
+    assert (asked["identity"], asked["action"]) == ("uid:0", "drop the table")
+    said = trail(
+        server,
+        lambda each: (
+            (each.get("rpc"), each.get("approval_id"), each.get("outcome")) == ("ApproveAction", approval_id, "OK")
+        ),
+    )
+    assert (said["identity"], said["approved"], said["reason"], said["presence"]) == ("uid:0", True, "seen", "terminal")
+    assert began <= float(str(said["time"])) <= time.time()
+    denied = trail(server, lambda each: each.get("identity") == "key:agent-key" and each.get("rpc") == "ApproveAction")
+    assert denied["outcome"] == "PERMISSION_DENIED"
+
+
+def test_an_operator_gates_every_session_and_believes_in_no_terminal(host: Provisioned, lend: Lend) -> None:
+    flags = ("--pool-min", "0", "--gates", "write=/workspace/deploy", "--approve-in-person=false")
+    server = Server(lend("strict"), *flags)
+    server.start()
+    master, slave = pty.openpty()
+    try:
+        with SandboxClient(target=server.target()) as client:
+            made = client.create_api_key("phone", role="approver", owner="uid:0")
+            with SandboxClient(target=replace(server.target(), api_key=made.key)) as person:
+                session_id = client.create_session("container")
+                assert client.get(session_id).gates == Gates(write_paths=("/workspace/deploy",))
+                with ThreadPoolExecutor(1) as pool:
+                    writing = pool.submit(client.write_file, session_id, "deploy/app", "new")
+                    while not (asked := person.approvals()):
+                        assert not writing.done()
+                    for presence in ("terminal", "elicitation"):
+                        told = approve_raw(server, asked[0].approval_id, presence, tty=slave)
+                        assert "another identity" in told
+                    person.approve(asked[0].approval_id, reason="go")
+                    assert writing.result(60) == 3
+        steps = [trail(server, lambda each, step=step: each.get("gate") == step) for step in ("asked", "passed")]  # type: ignore[misc]
+        assert [step["identity"] for step in steps] == ["uid:0"] * 2
+        assert (steps[1]["decided_by"], steps[1]["reason"]) == ("key:phone", "go")
+    finally:
+        os.close(slave)
+        os.close(master)
+        server.destroy()
+
+
+def test_a_server_that_is_killed_while_a_call_waits_leaves_a_question_that_nobody_can_answer(
+    host: Provisioned, lend: Lend
+) -> None:
+    server = Server(lend("killed"), "--pool-min", "0")
+    server.start()
+    try:
+        with SandboxClient(target=server.target()) as client:
+            made = client.create_api_key("phone", role="approver", owner="uid:0")
+            session_id = client.create_session("container", gates=Gates(write_paths=("/workspace/deploy",)))
+            with ThreadPoolExecutor(1) as pool:
+                writing = pool.submit(client.write_file, session_id, "deploy/app", "new")
+                with SandboxClient(target=replace(server.target(), api_key=made.key)) as person:
+                    while not (asked := person.approvals()):
+                        assert not writing.done()
+                server.kill()
+                with pytest.raises(SandboxError):
+                    writing.result(60)
+            server.start()
+        with (
+            SandboxClient(target=server.target()) as client,
+            SandboxClient(target=replace(server.target(), api_key=made.key)) as person,
+        ):
+            assert not person.approvals()
+            with pytest.raises(sdk.Conflict, match="expired"):
+                person.approve(asked[0].approval_id)
+            # The same call again is a question of its own, and its answer is heard.
+            with ThreadPoolExecutor(1) as pool:
+                again = pool.submit(client.write_file, session_id, "deploy/app", "new")
+                while not (second := person.approvals()):
+                    assert not again.done()
+                person.approve(second[0].approval_id)
+                assert again.result(60) == 3
+            assert second[0].approval_id != asked[0].approval_id
+    finally:
+        server.destroy()

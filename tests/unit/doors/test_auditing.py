@@ -12,9 +12,11 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.service.auditing import Auditing
 from k8e.doors.service.naming import LOOKS, OBJECTS
 from k8e.doors.service.service import SERVICE
+from k8e.engine.approvals import Approval
 from k8e.errors import Denied, Exhausted, NotFound, Unauthenticated
 from k8e.identity.callers import Role
 from k8e.identity.presented import Presented, TcpPeer, UnixPeer
+from k8e.model import ApprovalId, OwnerId, SandboxId, SessionId
 from tests.support.calls import as_key, as_uid
 
 pytestmark = pytest.mark.anyio
@@ -221,3 +223,49 @@ async def test_a_call_that_lasts_is_recorded_before_its_end_too(kept: Kept) -> N
         assert [(each["session_id"], each["outcome"]) for each in kept.records] == [("s", "BEGUN")]
     assert [each["outcome"] for each in kept.records] == ["BEGUN", "OK"]
     assert len(later) == 2, "a call that ends has no timer left"
+
+
+async def test_a_decision_is_recorded_with_who_when_and_why(kept: Kept) -> None:
+    call = as_uid(1000)
+    asked = pb.ConfirmActionRequest(session_id="s", action="drop the table")
+    decided = pb.ApproveActionRequest(approval_id="a", approved=False, reason="not on a Friday", presence="terminal")
+    step = Auditing(kept, clock=lambda: 12.0)
+    with step("ConfirmAction", call, asked) as hear:
+        hear(pb.ConfirmActionResponse(approval_id="a", status="pending"))
+    with step("ApproveAction", call, decided) as hear:
+        hear(pb.ApproveActionResponse(ok=True))
+    question, answer = kept.records
+    assert {key: question[key] for key in ("action", "approval_id", "status")} == {
+        "action": "drop the table", "approval_id": "a", "status": "pending",
+    }  # fmt: skip
+    assert {key: answer[key] for key in ("identity", "time", "approved", "reason", "presence")} == {
+        "identity": "uid:1000", "time": 12.0, "approved": False, "reason": "not on a Friday", "presence": "terminal",
+    }  # fmt: skip
+
+
+async def test_each_step_at_a_gate_is_a_record_and_a_refused_call_names_the_question(kept: Kept) -> None:
+    step = Auditing(kept, clock=lambda: 12.0)
+    question = Approval(
+        approval_id=ApprovalId("a"),
+        owner=OwnerId("uid:7"),
+        session_id=SessionId("s"),
+        sandbox=SandboxId("sb"),
+        action="write " + "x" * 1000,
+        asked_by="key:agent",
+        asked_at=1.0,
+        expires_at=300.0,
+    )
+    step.at_gate("asked", question)
+    step.at_gate("refused", question.decided("key:phone", approved=False, reason="no", now=2.0))
+    first, second = kept.records
+    assert (first["gate"], first["identity"], first["owner"], first["status"]) == (
+        "asked", "key:agent", "uid:7", "pending",
+    )  # fmt: skip
+    assert (second["gate"], second["decided_by"], second["reason"]) == ("refused", "key:phone", "no")
+    assert len(str(second["action"])) <= 256
+    with (
+        pytest.raises(Denied),
+        step("WriteFile", as_key("agent", owner="uid:7"), pb.WriteFileRequest(session_id="s", path="p")),
+    ):
+        raise Denied("key:phone refused", approval_id="a")
+    assert (kept.records[2]["approval_id"], kept.records[2]["outcome"]) == ("a", "PERMISSION_DENIED")
