@@ -15,12 +15,12 @@ from k8e.errors import Conflict as EngineConflict
 from k8e.errors import HostUnsupported, InvalidSpec, K8eError
 from k8e.skills import ENTRY
 from k8e.skills.agents import AGENTS, Agent, Surroundings
-from k8e.skills.entry import Address, Command, Entry, address
+from k8e.skills.entry import Address, Entry, address
 from k8e.skills.folder import contents
 from k8e.skills.installing import Options, Report, Step
 from k8e.skills.installing import install as installed
 from k8e.skills.installing import uninstall as uninstalled
-from k8e.skills.launching import argv
+from k8e.skills.launching import command
 
 __all__ = ["Account", "agents_as_json", "install", "place", "surroundings", "teach", "told"]
 
@@ -160,7 +160,7 @@ def entry_for(args: argparse.Namespace, here: Surroundings) -> Entry:
     named = here.environ.get("K8E_SANDBOX_MCP_ADDR", "")
     if args.http or named:
         return address(named)
-    return Command(argv(args.started_as, here.home, here.environ))
+    return command(args.started_as, here.home, here.environ)
 
 
 def notes(entry: Entry | None, here: Surroundings) -> list[str]:

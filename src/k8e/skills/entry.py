@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from urllib.parse import urlsplit
 
 from k8e.errors import InvalidSpec
 from k8e.skills.jsonc import Value
 
-__all__ = ["WORD", "Address", "Command", "Entry", "address", "is_ours", "is_same"]
+__all__ = ["SETTINGS", "WORD", "Address", "Command", "Entry", "address", "is_ours", "is_same"]
 
 WORD = "sandbox-mcp"
+SETTINGS = ("K8E_HOME", "K8E_PYTHON")
+"""By which a user says where a launcher keeps itself and which Python it takes."""
 DEFAULT_ADDRESS = ":8811"
 ANYWHERE = {"", "0.0.0.0", "::"}  # noqa: S104 - what to say instead of these, not where to listen
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -29,9 +31,12 @@ class Command:
     """Start it; `argv` is how this program is started, without the word for the MCP server."""
 
     argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    """What it must be told to start, of `SETTINGS`."""
 
     def fields(self) -> dict[str, Value]:
-        return {"command": self.argv[0], "args": [*self.argv[1:], WORD]}
+        start: dict[str, Value] = {"command": self.argv[0], "args": [*self.argv[1:], WORD]}
+        return {**start, "env": dict(self.env)} if self.env else start
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +87,20 @@ def is_ours(found: Value) -> bool:
         return False
     match dict(meant):
         case {"command": str(command), "args": [*args], **more}:
-            return not more and bool(STARTS.match(PurePath(command.replace("\\", "/")).name)) and args in ARGUMENTS
+            return (
+                _is_told(more) and bool(STARTS.match(PurePath(command.replace("\\", "/")).name)) and args in ARGUMENTS
+            )
         case {"url": str(url), **more} | {"httpUrl": str(url), **more}:
             is_plain = all((key, value) in TRANSPORTS for key, value in more.items())
             return is_plain and urlsplit(url).hostname in LOOPBACK and urlsplit(url).path == "/mcp"
         case _:
             return False
+
+
+def _is_told(more: Mapping[str, Value]) -> bool:
+    """Whether there is nothing more than what a launcher may have to be told."""
+    env = more.get("env", {})
+    return not more.keys() - {"env"} and isinstance(env, Mapping) and not env.keys() - set(SETTINGS)
 
 
 def _meant(value: Value) -> Value:

@@ -1,7 +1,7 @@
 """Which words start this very program from anywhere: an agent has neither our directory nor our environment.
 
-`k8e` alone where everybody who looks for it finds this program; else its whole path. Each way is tried before it is
-written down.
+`k8e` alone where everybody who looks for it finds this program; else its whole path. What a launcher is told about where
+it keeps itself goes along. Each way is tried before it is written down.
 """
 
 from __future__ import annotations
@@ -15,32 +15,37 @@ from pathlib import Path
 
 from k8e import __version__
 from k8e.errors import HostUnsupported
+from k8e.skills.entry import SETTINGS, Command
 
-__all__ = ["argv"]
+__all__ = ["command"]
 
 NAME = "k8e"
 PATIENCE_S = 300.0
 """A launcher in a checkout may first have to make its environment."""
 
 
-def argv(started_as: str, home: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The words in front of a command's name. Raises: HostUnsupported with what was tried."""
+def command(started_as: str, home: Path, environ: Mapping[str, str]) -> Command:
+    """How an agent starts us. Raises: HostUnsupported with what was tried."""
     tried: list[str] = []
-    for words in ways(started_as, environ):
-        if not (trouble := fault(words, home, environ)):
-            return words
-        tried.append(f"{' '.join(words)} ({trouble})")
+    for way in ways(started_as, environ):
+        if not (trouble := fault(way, home, environ)):
+            return way
+        tried.append(f"{' '.join(way.argv)} ({trouble})")
     raise HostUnsupported(f"nothing starts this program from elsewhere; tried: {'; '.join(tried)}")
 
 
-def ways(started_as: str, environ: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+def ways(started_as: str, environ: Mapping[str, str]) -> Iterator[Command]:
     """From the best to the last resort."""
+    script = Path(sys.executable).with_name(NAME)
     programs = [path for path in own(started_as) if os.access(path, os.X_OK)]
-    if (found := on_path(environ)) and any(is_same(found, program) for program in programs):
-        yield (NAME,)
+    settings = {name: environ[name] for name in SETTINGS if environ.get(name)}
+    if found := on_path(environ):
+        for program in programs:
+            if is_same(found, program):
+                yield Command((NAME,), {} if program == script else settings)
     for program in programs:
-        yield (str(program),)
-    yield (sys.executable, "-I", "-m", "k8e")
+        yield Command((str(program),), {} if program == script else settings)
+    yield Command((sys.executable, "-I", "-m", "k8e"))
 
 
 def own(started_as: str) -> Iterator[Path]:
@@ -69,15 +74,15 @@ def is_same(one: Path, other: Path) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-def fault(words: tuple[str, ...], home: Path, environ: Mapping[str, str]) -> str:
+def fault(way: Command, home: Path, environ: Mapping[str, str]) -> str:
     """Why it does not start from the root directory with next to nothing in the environment; empty when it does."""
-    path = environ.get("PATH", os.defpath) if words == (NAME,) else os.defpath
-    bare = {"PATH": path, "HOME": str(home)}
+    path = environ.get("PATH", os.defpath) if way.argv == (NAME,) else os.defpath
+    bare = {"PATH": path, "HOME": str(home), **way.env}
     if os.name == "nt":
         bare |= {name: value for name, value in environ.items() if name.upper() in {"SYSTEMROOT", "PATHEXT"}}
     try:
         done = subprocess.run(
-            [*words, "--version"],
+            [*way.argv, "--version"],
             cwd=Path(home.anchor),
             env=bare,
             stdin=subprocess.DEVNULL,

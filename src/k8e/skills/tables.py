@@ -169,6 +169,8 @@ def _written(value: Value) -> str:
     if isinstance(value, str):
         # A basic string of TOML has JSON's escapes, but for one character that JSON leaves as it is.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_key(key)} = {_written(each)}' for key, each in value.items())} }}"
     if isinstance(value, Sequence):
         return f"[{', '.join(map(_written, value))}]"
     raise InvalidSpec(f"{value!r} has no place in a table")

@@ -60,6 +60,12 @@ def test_each_agent_gets_an_address_in_its_own_words(agent: str, fields: dict[st
     assert AGENTS[agent].written(Command(("/x/k8e",))) == {"command": "/x/k8e", "args": ["sandbox-mcp"]}
 
 
+def test_what_a_launcher_must_be_told_stands_in_its_entry() -> None:
+    told = Command(("/x/k8e",), {"K8E_HOME": "/h"}).fields()
+    assert told == {"command": "/x/k8e", "args": ["sandbox-mcp"], "env": {"K8E_HOME": "/h"}}
+    assert is_ours(told)
+
+
 def test_the_command_line_knows_every_agent() -> None:
     assert (*AGENTS, "all") == NAMES
 
@@ -71,6 +77,7 @@ def test_the_command_line_knows_every_agent() -> None:
         {"type": "stdio", "command": "/opt/x/k8e", "args": ["sandbox-mcp"], "env": {}},
         {"command": "C:\\k8e\\k8e.exe", "args": ["sandbox-mcp"], "disabled": False},
         {"command": "/usr/bin/python3.11", "args": ["-I", "-m", "k8e", "sandbox-mcp"]},
+        {"command": "/opt/k8e", "args": ["sandbox-mcp"], "env": {"K8E_HOME": "/x", "K8E_PYTHON": "/y"}},
         {"url": "http://127.0.0.1:8811/mcp"},
         {"type": "http", "url": "http://localhost:1/mcp"},
         {"httpUrl": "http://[::1]:1/mcp"},
@@ -86,6 +93,8 @@ def test_an_entry_with_nothing_but_our_words_is_ours(value: Value) -> None:
     [
         {"command": "k8e", "args": ["sandbox-mcp"], "env": {"K8E_SANDBOX_TENANT": "x"}},
         {"command": "k8e", "args": ["sandbox-mcp", "--tenant-id", "x"]},
+        {"command": "k8e", "args": ["sandbox-mcp"], "env": {"K8E_HOME": "/x", "A": "b"}},
+        {"command": "k8e", "args": ["sandbox-mcp"], "env": "K8E_HOME"},
         {"command": "k8e", "args": ["sandbox-mcp"], "disabled": True},
         {"command": "k8e", "args": ["sandbox-mcp"], "timeout": Number("5")},
         {"command": "npx", "args": ["sandbox-mcp"]},

@@ -12,7 +12,8 @@ import pytest
 from k8e import __version__
 from k8e.errors import HostUnsupported
 from k8e.skills import launching
-from k8e.skills.launching import argv, fault, own, ways
+from k8e.skills.entry import Command
+from k8e.skills.launching import command, fault, own, ways
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(sys.executable).with_name("k8e")
@@ -22,6 +23,10 @@ SYSTEM = "/usr/bin:/bin"
 def starts(words: tuple[str, ...], **environ: str) -> bool:
     done = subprocess.run([*words, "--version"], cwd="/", env=environ, capture_output=True, text=True, check=False)
     return done.stdout == f"k8e {__version__}\n"
+
+
+def argv(started_as: str, home: Path, environ: dict[str, str]) -> tuple[str, ...]:
+    return command(started_as, home, environ).argv
 
 
 def program(path: Path, text: str) -> Path:
@@ -77,26 +82,35 @@ def test_a_checkout_is_started_by_its_launcher() -> None:
 def test_the_last_resort_is_python_itself(tmp_path: Path) -> None:
     *_, last = ways("k8e", {"PATH": SYSTEM})
     assert fault(last, tmp_path, {}) == ""
-    assert starts(last)
+    assert starts(last.argv)
 
 
 def test_what_does_not_start_is_not_written_down(tmp_path: Path) -> None:
     broken = program(tmp_path / "k8e", "echo it is broken >&2; exit 3")
-    assert fault((str(broken),), tmp_path, {}) == "it is broken"
-    assert fault((str(program(tmp_path / "silent" / "k8e", "exit 3")),), tmp_path, {}) == "exit code 3"
-    assert "No such file" in fault((str(tmp_path / "nothing"),), tmp_path, {})
+    assert fault(Command((str(broken),)), tmp_path, {}) == "it is broken"
+    assert fault(Command((str(program(tmp_path / "silent" / "k8e", "exit 3")),)), tmp_path, {}) == "exit code 3"
+    assert "No such file" in fault(Command((str(tmp_path / "nothing"),)), tmp_path, {})
     assert argv(str(broken), tmp_path, {"PATH": SYSTEM}) == (str(SCRIPT),)
 
 
 def test_where_nothing_starts_it_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = program(tmp_path / "k8e", "echo it is broken >&2; exit 3")
-    monkeypatch.setattr(launching, "ways", lambda *_: [(str(broken),)])
+    monkeypatch.setattr(launching, "ways", lambda *_: [Command((str(broken),))])
     with pytest.raises(HostUnsupported, match="it is broken"):
         argv(str(broken), tmp_path, {})
 
 
 def test_the_callers_directory_and_environment_do_not_help(tmp_path: Path) -> None:
     needy = program(tmp_path / "k8e", '[ -n "$SECRET" ] && [ "$PWD" != / ] && echo "k8e ' + __version__ + '"')
-    assert fault((str(needy),), tmp_path, {**os.environ, "SECRET": "x"}) == "exit code 1"
+    assert fault(Command((str(needy),)), tmp_path, {**os.environ, "SECRET": "x"}) == "exit code 1"
     honest = program(tmp_path / "other" / "k8e", f'[ "$PWD" = / ] && echo "k8e {__version__}"')
-    assert fault((str(honest),), tmp_path, {}) == ""
+    assert fault(Command((str(honest),)), tmp_path, {}) == ""
+
+
+def test_what_a_launcher_was_told_goes_along_and_nothing_else(tmp_path: Path) -> None:
+    needy = program(tmp_path / "k8e", f'[ "$K8E_HOME" = /there ] && [ -z "$OTHER" ] && echo "k8e {__version__}"')
+    environ = {"PATH": SYSTEM, "K8E_HOME": "/there", "OTHER": "x"}
+    assert command(str(needy), tmp_path, environ) == Command((str(needy),), {"K8E_HOME": "/there"})
+    assert command(str(SCRIPT), tmp_path, environ) == Command((str(SCRIPT),)), "the script has no use for it"
+    on_path = environ | {"PATH": f"{tmp_path}:{SYSTEM}"}
+    assert command(str(needy), tmp_path, on_path) == Command(("k8e",), {"K8E_HOME": "/there"})

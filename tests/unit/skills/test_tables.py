@@ -15,8 +15,12 @@ from k8e.skills.jsonc import Broken, Value, place
 from k8e.skills.tables import find, put, without
 
 PATH = ("mcp_servers", "k8e-sandbox")
-ENTRY: dict[str, Value] = {"command": 'C:\\k8e "x"', "args": ["sandbox-mcp", "ü"]}
-TABLE = '[mcp_servers.k8e-sandbox]\ncommand = "C:\\\\k8e \\"x\\""\nargs = ["sandbox-mcp", "ü"]\n'
+ENTRY: dict[str, Value] = {"command": 'C:\\k8e "x"', "args": ["sandbox-mcp", "ü"], "env": {"K8E_HOME": "/a b"}}
+TABLE = """[mcp_servers.k8e-sandbox]
+command = "C:\\\\k8e \\"x\\""
+args = ["sandbox-mcp", "ü"]
+env = { K8E_HOME = "/a b" }
+"""
 
 PIECES = st.sampled_from(
     [
@@ -92,8 +96,8 @@ def test_forms_that_are_not_edited_here_are_refused(text: str) -> None:
 
 
 def test_sub_tables_right_behind_a_table_are_part_of_it() -> None:
-    text = "a = 1\n\n" + TABLE + "\n[mcp_servers.k8e-sandbox.env]\nB = 'c' # mine\n\n[z]\n"
-    assert find(text, PATH) == {**ENTRY, "env": {"B": "c"}}
+    text = "a = 1\n\n" + TABLE + "\n[mcp_servers.k8e-sandbox.more]\nB = 'c' # mine\n\n[z]\n"
+    assert find(text, PATH) == {**ENTRY, "more": {"B": "c"}}
     assert without(text, PATH) == "a = 1\n # mine\n\n[z]\n"
     assert put(text, PATH, ENTRY) == "a = 1\n\n" + TABLE.removesuffix("\n") + " # mine\n\n[z]\n"
 
