@@ -8,15 +8,15 @@ from typing import Any
 
 import mcp_types as types
 from mcp.server.lowlevel import Server
-from mcp.shared.exceptions import MCPError
 
 from k8e import __version__
 from k8e.client import AsyncSandboxClient
-from k8e.client.errors import InvalidRequest, SandboxError
+from k8e.client.errors import InvalidRequest, SandboxError, ServerFailed
 from k8e.mcp import confirming, files, running, sessions
 from k8e.mcp.arguments import checked
 from k8e.mcp.calls import Context, Handler, Result, ToolCall
 from k8e.mcp.catalogue import ENTRIES, INSTRUCTIONS, tools
+from k8e.mcp.gates import GATED, watched
 from k8e.mcp.resources import Resources
 from k8e.mcp.results import failed
 from k8e.mcp.scope import ClientScope
@@ -56,15 +56,13 @@ def build_server(client: AsyncSandboxClient, scope: ClientScope) -> Server[Any]:
             return failed(InvalidRequest(f"there is no tool {params.name!r}; the tools are {', '.join(HANDLERS)}"))
         try:
             args = checked(ENTRIES[params.name].schema, params.arguments)
-            call = ToolCall(client=client, scope=scope, args=args, params=params, context=ctx)
-            return await HANDLERS[params.name](call)
         except SandboxError as error:
             return failed(error)
-        except MCPError:
-            raise
-        except Exception as error:
-            _log.exception("tool failed unexpectedly", extra={"tool": params.name})
-            raise MCPError(code=types.INTERNAL_ERROR, message="internal error; see the server's log") from error
+        call = ToolCall(client=client, scope=scope, args=args, params=params, context=ctx)
+        if params.name not in GATED:
+            return await answered(call)
+        async with watched(call):
+            return await answered(call)
 
     async def list_resources(ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
         return await resources.page(params.cursor if params else None)
@@ -92,6 +90,17 @@ def build_server(client: AsyncSandboxClient, scope: ClientScope) -> Server[Any]:
     # Every call is traced where it comes into the server; the library's own spans would be a second story of the same.
     server.middleware.clear()
     return server
+
+
+async def answered(call: ToolCall) -> Result:
+    """The edge: whatever goes wrong is a result that a model can read."""
+    try:
+        return await HANDLERS[call.params.name](call)
+    except SandboxError as error:
+        return failed(error)
+    except Exception:  # noqa: BLE001 - the edge: logged here, and its text stays with us
+        _log.exception("tool failed unexpectedly", extra={"tool": call.params.name})
+        return failed(ServerFailed("internal error"))
 
 
 async def default_hosts(client: AsyncSandboxClient) -> tuple[str, ...] | None:

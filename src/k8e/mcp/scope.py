@@ -19,8 +19,8 @@ __all__ = ["ClientScope", "destroy_marked", "mark_of"]
 MARK_CHARS = 12
 OWN = "own"
 """In the id of the one session that calls use which name none."""
-ASKED = 100
-"""Questions to its user that one client may leave unanswered."""
+RECENT = 1000
+"""Questions to its user that are remembered of one client."""
 
 
 def mark_of(client_id: str) -> str:
@@ -41,6 +41,27 @@ async def destroy(client: AsyncSandboxClient, session_id: str) -> None:
         await client.destroy_session(session_id)
 
 
+class Recent:
+    """The last so many of some names."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+
+    def add(self, name: str) -> bool:
+        """Whether it is new."""
+        is_new = name not in self._names
+        self._names[name] = None
+        if len(self._names) > RECENT:
+            del self._names[next(iter(self._names))]
+        return is_new
+
+    def take(self, name: str) -> bool:
+        """Whether it was there; now it is not."""
+        was_there = name in self._names
+        self._names.pop(name, None)
+        return was_there
+
+
 class ClientScope:
     """`prefix` keeps apart whose sessions they are to clean up: `mcp` are those of clients of the server itself."""
 
@@ -50,7 +71,8 @@ class ClientScope:
         self._mark = f"{prefix}-{mark_of(client_id)}-"
         self._own = ""
         self._making = asyncio.Lock()
-        self._asked: dict[str, None] = {}
+        self._asked = Recent()
+        self._shown = Recent()
 
     def holds(self, session_id: str) -> bool:
         """Whether a session was made by this client and ends with it."""
@@ -78,17 +100,17 @@ class ClientScope:
         own = self._own_of(found)
         return [each.session_id for each in found if self.holds(each.session_id) or (own and each == own)]
 
+    def claim(self, approval_id: str) -> bool:
+        """Whether nobody has shown this question to the client's user yet; from now on somebody has."""
+        return self._shown.add(approval_id)
+
     def ask(self, approval_id: str) -> None:
         """A question goes to the client's user, whose answer comes with another call."""
-        self._asked[approval_id] = None
-        while len(self._asked) > ASKED:
-            del self._asked[next(iter(self._asked))]
+        self._asked.add(approval_id)
 
     def answered(self, approval_id: str) -> bool:
         """Whether that question was asked; an answer counts once."""
-        is_asked = approval_id in self._asked
-        self._asked.pop(approval_id, None)
-        return is_asked
+        return self._asked.take(approval_id)
 
     async def close(self) -> None:
         """Destroy what the client has made. Raises: SandboxError, several of them in a group."""
