@@ -58,6 +58,6 @@ class FakeGates(FakeApprovals):
 
 def refusal(decided: Approval) -> Denied:
     return Denied(
-        f"{decided.decided_by or 'nobody'} refused: {decided.action}: {decided.reason}",
+        f"refused by {decided.decided_by or 'nobody'} ({decided.reason}): {decided.action}",
         approval_id=decided.approval_id,
     )

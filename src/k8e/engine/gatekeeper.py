@@ -209,8 +209,8 @@ class Gatekeeper:
 
 def _refusal(decided: Approval) -> Denied:
     if decided.status is ApprovalStatus.REJECTED:
-        why = f": {decided.reason}" if decided.reason else ""
-        text = f"{decided.decided_by} refused to let this call {decided.action}{why}"
+        why = f" ({decided.reason})" if decided.reason else ""
+        text = f"refused by {decided.decided_by}{why}"
     else:
-        text = f"nobody allowed in time that this call may {decided.action} ({decided.approval_id})"
-    return Denied(text, approval_id=decided.approval_id)
+        text = "nobody approved it in time"
+    return Denied(f"{text}: {decided.action}; the question was {decided.approval_id}", approval_id=decided.approval_id)
