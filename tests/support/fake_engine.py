@@ -229,6 +229,8 @@ class FakeExec:
         if kill:
             await self.kill()
             await self.send_eof()
+            # Output that nobody reads any more would hold the end back: asyncio waits for both.
+            self.process._transport.close()  # type: ignore[attr-defined]
             await self.process.wait()
 
     async def _read(self, channel: int) -> None:
