@@ -223,7 +223,8 @@ class Relay:
             self._is_reaching = False
         try:
             link = Link(calls, calls.duplex("ServeMcp"))
-            link.duplex.send({"start": dict(self._start)})
+            with contextlib.suppress(SandboxError):  # whoever listens hears why
+                link.duplex.send({"start": dict(self._start)})
             with self._lock:
                 self._link = link
                 again = self._record.again()

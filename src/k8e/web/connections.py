@@ -46,13 +46,16 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = 0
         if self._head_timer is None:
             self._expect_head()
 
     def on_headers_complete(self) -> None:
         self._stop_timer()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._head_bytes = 0
+        super().on_message_complete()
 
     def _expect_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_S, self.transport.abort)

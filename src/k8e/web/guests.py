@@ -127,8 +127,9 @@ class Guests:
     def find(self, token: str, visitor: Visitor) -> Guest | None:
         """The client with this token, if it is this visitor's."""
         guest = self._by_token.get(token)
-        is_theirs = guest is not None and guest.visitor.identity == visitor.identity
-        return guest if is_theirs else None
+        if guest is None or guest.is_ended.is_set() or guest.visitor.identity != visitor.identity:
+            return None
+        return guest
 
     async def _own(self, guest: Guest) -> None:
         """Everything of one guest, from its first to its last moment; whoever asks only waits."""

@@ -15,7 +15,7 @@ from k8e.cli.fetching import download
 from k8e.cli.sending import Upload
 from k8e.client.errors import Conflict, InvalidRequest
 from k8e.client.landing import Landing, link_stays_inside, parts_below
-from k8e.client.light.calls import QUICK_S, Answer, Request, encoded
+from k8e.client.light.calls import QUICK_S, Answer, Duplex, Request, encoded
 from k8e.client.light.places import unix_path
 from k8e.client.light.unix import UnixCalls
 
@@ -144,6 +144,9 @@ class LyingSession:
         self, rpc: str, requests: Sequence[Request] | Iterator[Request], *, timeout_s: float | None = None
     ) -> Iterator[Answer]:
         yield Answer({"data": encoded(b"hostile")})
+
+    def duplex(self, rpc: str) -> Duplex:
+        raise NotImplementedError
 
     def close(self) -> None:
         pass

@@ -1,0 +1,292 @@
+"""Who comes in through the agents' HTTP door: every refusal stands beside somebody who is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+
+from k8e.client import AsyncSandboxClient
+from k8e.identity.callers import Role
+from k8e.web.connections import HEAD_BYTES
+from k8e.web.presence import Patience
+from k8e.web.serving import DoorSettings
+from tests.support.agents_door import agents_door
+from tests.support.door import OpenDoor, open_door
+
+pytestmark = pytest.mark.anyio
+
+PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+BOTH = {"accept": "application/json, text/event-stream"}
+
+
+@pytest.fixture
+async def door(tmp_path: Path) -> AsyncIterator[OpenDoor]:
+    async with open_door(tmp_path, mcp_grace_s=0) as door:
+        yield door
+
+
+@pytest.fixture
+async def url(door: OpenDoor) -> AsyncIterator[str]:
+    async with agents_door(door.target) as url:
+        yield f"{url}/mcp"
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(timeout=10, trust_env=False) as http:
+        yield http
+
+
+def key(door: OpenDoor, name: str, owner: str = "") -> dict[str, str]:
+    _, text = door.keys.create(name, role=Role.USER, owner=owner, ttl_s=0)
+    return {"authorization": f"Bearer {text}"}
+
+
+async def test_our_own_user_comes_in_without_a_key(http: httpx.AsyncClient, url: str) -> None:
+    answer = await http.post(url, json=PING)
+    assert (answer.status_code, answer.json()["result"]) == (200, {})
+
+
+async def test_another_user_of_this_machine_needs_a_key(door: OpenDoor, url: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    asking = [sys.executable, "-c", ASKING, url]
+    denied = await asyncio.to_thread(subprocess.run, asking, user=65534, capture_output=True, check=True)
+    assert json.loads(denied.stdout) == 401
+    bearer = key(door, "neighbour")["authorization"]
+    asked = await asyncio.to_thread(subprocess.run, [*asking, bearer], user=65534, capture_output=True, check=True)
+    assert json.loads(asked.stdout) == 200
+
+
+ASKING = f"""
+import json, sys, urllib.error, urllib.request
+headers = {{"content-type": "application/json", **dict(zip(["authorization"], sys.argv[2:]))}}
+request = urllib.request.Request(sys.argv[1], json.dumps({PING!r}).encode(), headers)
+try:
+    print(urllib.request.build_opener(urllib.request.ProxyHandler({{}})).open(request).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
+
+
+@pytest.mark.parametrize("text", ["Bearer nobody's", "Bearer", "Basic abc", "", "Bearer a b"])
+async def test_a_bad_credential_is_nobody_even_from_our_own_user(http: httpx.AsyncClient, url: str, text: str) -> None:
+    assert (await http.post(url, json=PING)).status_code == 200
+    answer = await http.post(url, json=PING, headers={"authorization": text})
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+async def test_a_key_decides_who_it_is_and_a_deleted_one_is_nobody(
+    http: httpx.AsyncClient, door: OpenDoor, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8e.web.visitors.KNOWN_S", 0.0)
+    bearer = key(door, "laptop")
+    assert (await http.post(url, json=PING, headers=bearer)).status_code == 200
+    door.keys.delete("laptop")
+    assert (await http.post(url, json=PING, headers=bearer)).status_code == 401
+
+
+async def test_where_keys_are_required_our_own_user_needs_one_too(http: httpx.AsyncClient, door: OpenDoor) -> None:
+    async with agents_door(door.target, DoorSettings(requires_key=True, has_a2a=False)) as url:
+        assert (await http.post(f"{url}/mcp", json=PING)).status_code == 401
+        assert (await http.post(f"{url}/mcp", json=PING, headers=key(door, "k"))).status_code == 200
+
+
+async def test_who_speaks_for_somebody_else_shows_that_ones_key(
+    http: httpx.AsyncClient, door: OpenDoor, url: str
+) -> None:
+    by_proxy = {"x-forwarded-for": "203.0.113.9"}
+    assert (await http.post(url, json=PING, headers=by_proxy)).status_code == 401
+    assert (await http.post(url, json=PING, headers=by_proxy | key(door, "k"))).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"host": "localhost:1"}, 200),
+        ({"host": "evil.example"}, 421),
+        ({"origin": "http://localhost:6274"}, 200),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+    ],
+)
+async def test_a_web_page_does_not_come_in(
+    http: httpx.AsyncClient, url: str, headers: dict[str, str], status: int
+) -> None:
+    assert (await http.post(url, json=PING, headers=headers)).status_code == status
+    health = url.replace("/mcp", "/healthz")
+    assert (await http.get(health, headers=headers)).status_code == status
+
+
+async def test_pages_and_names_that_were_named_come_in(http: httpx.AsyncClient, door: OpenDoor) -> None:
+    named = DoorSettings(hosts=frozenset({"box.example"}), origins=frozenset({"https://app.example"}), has_a2a=False)
+    page = {"host": "box.example", "origin": "https://app.example"}
+    async with agents_door(door.target) as plain, agents_door(door.target, named) as url:
+        assert (await http.post(f"{plain}/mcp", json=PING, headers=page)).status_code == 421
+        assert (await http.post(f"{url}/mcp", json=PING, headers=page)).status_code == 200
+
+
+async def test_a_body_that_no_page_could_send_is_wanted(http: httpx.AsyncClient, url: str) -> None:
+    """A page may send text without asking first, and JSON only with permission."""
+    text = json.dumps(PING).encode()
+    assert (await http.post(url, content=text, headers={"content-type": "text/plain"})).status_code == 400
+    assert (await http.post(url, content=text, headers={"content-type": "application/json"})).status_code == 200
+
+
+# --- sessions and tokens belong to somebody ---------------------------------------------------------------------------
+
+
+async def test_a_session_is_nobody_elses(http: httpx.AsyncClient, door: OpenDoor, url: str) -> None:
+    mine, theirs = key(door, "mine", "a"), key(door, "theirs", "b")
+    opened = await http.post(url, json=INITIALIZE, headers=BOTH | mine)
+    session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+    for headers, status in ((theirs, 404), ({}, 404), (mine, 200)):
+        answer = await http.post(url, json=PING, headers=BOTH | session | headers)
+        assert answer.status_code == status
+    assert (await http.delete(url, headers=session | theirs)).status_code == 404
+    assert (await http.post(url, json=PING, headers=BOTH | session | mine)).status_code == 200
+    assert (await http.delete(url, headers=session | mine)).status_code == 200
+    assert (await http.post(url, json=PING, headers=BOTH | session | mine)).status_code == 404
+
+
+async def test_a_token_of_the_older_form_is_nobody_elses(http: httpx.AsyncClient, door: OpenDoor, url: str) -> None:
+    mine, theirs = key(door, "mine", "a"), key(door, "theirs", "b")
+    async with stream(http, url, mine) as events:
+        name, token = await anext(events)
+        assert (name, len(token), int(token, 16) >= 0) == ("session", 24, True)
+        for headers, status in ((theirs, 404), (mine, 200)):
+            answer = await http.post(url, json=PING, headers={"mcp-session-id": token} | headers)
+            assert answer.status_code == status
+        name, data = await anext(events)
+        assert (name, json.loads(data)) == ("message", {"jsonrpc": "2.0", "id": 1, "result": {}})
+
+
+@contextlib.asynccontextmanager
+async def stream(
+    http: httpx.AsyncClient, url: str, headers: dict[str, str]
+) -> AsyncIterator[AsyncIterator[tuple[str, str]]]:
+    async with http.stream("GET", url, headers=headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield events(answer)
+
+
+async def events(answer: httpx.Response) -> AsyncIterator[tuple[str, str]]:
+    """Names and data; a comment is an event without data."""
+    name = ""
+    async for line in answer.aiter_lines():
+        if line.startswith(":"):
+            yield line, ""
+        elif line.startswith("event: "):
+            name = line[7:]
+        elif line.startswith("data: "):
+            yield name, line[6:]
+
+
+async def test_the_older_form_gives_signs_of_life(http: httpx.AsyncClient, door: OpenDoor) -> None:
+    settings = DoorSettings(ping_s=0.01, has_a2a=False)
+    async with agents_door(door.target, settings) as url, stream(http, f"{url}/mcp", {}) as heard:
+        assert (await anext(heard))[0] == "session"
+        assert await anext(heard) == (": ping", "")
+
+
+async def test_the_older_form_answers_mistakes_as_it_did(http: httpx.AsyncClient, url: str) -> None:
+    kind = {"content-type": "application/json"}
+    bad = await http.post(url, content=b"{nonsense", headers=kind)
+    assert (bad.status_code, bad.json()["error"]["code"]) == (400, -32700)
+    notified = await http.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+    assert (notified.status_code, notified.content) == (202, b"")
+
+
+async def test_what_a_client_made_ends_when_its_stream_has_been_gone_for_long(
+    http: httpx.AsyncClient, door: OpenDoor
+) -> None:
+    settings = DoorSettings(patience=Patience(grace_s=0.05), has_a2a=False)
+    made = {
+        "jsonrpc": "2.0",
+        "id": 2,
+        "method": "tools/call",
+        "params": {"name": "sandbox_create_session", "arguments": {}},
+    }
+    async with agents_door(door.target, settings) as url:
+        async with stream(http, f"{url}/mcp", {}) as heard:
+            _, token = await anext(heard)
+            answer = await http.post(f"{url}/mcp", json=made, headers={"mcp-session-id": token})
+            session_id = answer.json()["result"]["structuredContent"]["session_id"]
+            assert session_id in await listed(door)
+        async with asyncio.timeout(10):
+            while session_id in await listed(door):
+                await asyncio.sleep(0.02)
+        assert (await http.post(f"{url}/mcp", json=PING, headers={"mcp-session-id": token})).status_code == 404
+
+
+async def listed(door: OpenDoor) -> list[str]:
+    async with AsyncSandboxClient(target=door.target) as client:
+        return [each.session_id for each in await client.sessions("all")]
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_head_has_a_bounded_size_and_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, port = url.split("/")[2].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * (HEAD_BYTES + 1))
+    async with asyncio.timeout(5):
+        assert await reached_end(reader) == b""
+    writer.close()
+    monkeypatch.setattr("k8e.web.connections.HEAD_S", 0.05)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    async with asyncio.timeout(5):
+        assert await reached_end(reader) == b""
+    writer.close()
+
+
+async def reached_end(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
+async def test_a_body_has_a_bounded_size(http: httpx.AsyncClient, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k8e.web.guests.BODY_BYTES", 1000)
+    large = {**PING, "params": {"_meta": {"x": "x" * 2000}}}
+    assert (await http.post(url, json=large)).status_code == 413
+    assert (await http.post(url, json=PING)).status_code == 200
+
+
+async def test_an_identity_has_a_bounded_number_of_clients(
+    http: httpx.AsyncClient, door: OpenDoor, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8e.web.guests.GUESTS", 2)
+    mine, theirs = key(door, "mine", "a"), key(door, "theirs", "b")
+    opened = [(await http.post(url, json=INITIALIZE, headers=BOTH | mine)).status_code for _ in range(3)]
+    assert opened == [200, 200, 503]
+    assert (await http.post(url, json=INITIALIZE, headers=BOTH | theirs)).status_code == 200
+
+
+async def test_a_server_that_is_gone_is_a_503_that_says_so(http: httpx.AsyncClient, tmp_path: Path) -> None:
+    async with open_door(tmp_path) as door:
+        target = door.target
+    async with agents_door(target) as url:
+        answer = await http.post(f"{url}/mcp", json=PING)
+        assert answer.status_code == 503
+        assert "no answer from" in answer.json()["error"]["message"]
+        assert (await http.get(f"{url}/healthz")).json() == {"ok": True}
