@@ -257,6 +257,9 @@ async def test_a_server_pays_for_mcp_when_somebody_uses_it_and_stops_at_once_wit
     def is_loaded() -> bool:
         return "pydantic_core" in Path(f"/proc/{mortal.pid}/maps").read_text()
 
+    async with wire(mortal.target(), "held") as silent:
+        await silent.end()
+        await silent.rest()
     assert not is_loaded()
     async with wire(mortal.target()) as lines:
         await lines.begin()

@@ -68,11 +68,7 @@ class Host:
         self._hold(mark)
         is_over = False
         try:
-            await self._load()
-            # Half a second of imports, done by now.
-            from k8e.mcp import hosting
-
-            is_over = await hosting.serve(hosting.build_server(client, scope), lines, write, leaving=self._leaving)
+            is_over = await self._serve(client, scope, lines, write)
         finally:
             ending = self._let_go(mark, after_s=0 if is_over else self._grace_s)
         if is_over and ending is not None:
@@ -100,6 +96,42 @@ class Host:
     def close(self) -> None:
         """From now on nothing is begun: what is left is the next server's to find."""
         self._is_closed = True
+
+    async def _serve(
+        self,
+        client: AsyncSandboxClient,
+        scope: ClientScope,
+        lines: AsyncIterator[bytes],
+        write: Callable[[bytes], Awaitable[None]],
+    ) -> bool:
+        first = await self._first(lines)
+        if first is None:
+            return not self._leaving.is_set()
+        await self._load()
+        # Half a second of imports, done by now.
+        from k8e.mcp import hosting
+
+        server = hosting.build_server(client, scope)
+        return await hosting.serve(server, preceded(first, lines), write, leaving=self._leaving)
+
+    async def _first(self, lines: AsyncIterator[bytes]) -> bytes | None:
+        """The first line; None where none comes before the end, or before we leave.
+
+        Whoever only holds a client here says nothing, and needs no library.
+        """
+
+        async def line() -> bytes | None:
+            return await anext(lines, None)
+
+        async with asyncio.TaskGroup() as group:
+            coming = group.create_task(line(), name="first line of an MCP client")
+            leaving = group.create_task(self._leaving.wait(), name="leave an MCP client")
+            await asyncio.wait({coming, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            leaving.cancel()
+            if coming.done():
+                return coming.result()
+            coming.cancel()
+        return None
 
     async def _load(self) -> None:
         async with self._loading:
@@ -132,3 +164,9 @@ class Host:
             for error in errors.exceptions:
                 _log.warning("a sandbox of an MCP client stays", extra={"owner": owner, "reason": str(error)})
         self._held.pop(mark, None)
+
+
+async def preceded(first: bytes, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for line in lines:
+        yield line

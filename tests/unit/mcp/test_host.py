@@ -120,6 +120,17 @@ async def test_another_owner_with_the_same_client_id_has_a_scope_of_its_own(door
         assert (await mine.tool("sandbox_exec", session_id=own, command="true"))["isError"] is False
 
 
+async def test_a_stream_that_says_nothing_holds_what_its_client_makes_elsewhere(door: OpenDoor) -> None:
+    """As the agents' HTTP door does for its clients."""
+    made = f"mcp-{mark_of('guest')}-own-1"
+    async with AsyncSandboxClient(target=door.target) as client, wire(door.target, "guest") as held:
+        await client.create_session(session_id=made)
+        assert sessions(door) == {made}
+        await held.end()
+        assert await held.rest() == []
+    assert not sessions(door)
+
+
 async def test_what_clients_of_an_earlier_server_left_goes_after_the_grace(hasty: OpenDoor) -> None:
     """Made by hand, as nobody is there whose it is; what only looks alike stays."""
     left, alike = f"mcp-{'ab' * 6}-own-1", f"mcp-{'xy' * 6}-own-1"
