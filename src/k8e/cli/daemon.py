@@ -13,7 +13,7 @@ from pathlib import Path
 
 from k8e.cli.output import say
 from k8e.cli.running import is_running, ready_pid
-from k8e.client.errors import SandboxError, ServerFailed, Unreachable
+from k8e.client.errors import DeadlineExceeded, ServerFailed, Unreachable
 from k8e.client.light.places import SYSTEM_DATA_DIR
 
 __all__ = ["client_only", "start", "wait_ready", "wait_stopped"]
@@ -103,7 +103,7 @@ def wait_stopped(data_dir: Path, timeout_s: float) -> None:
     end = time.monotonic() + timeout_s
     while is_running(data_dir):
         if time.monotonic() > end:
-            raise SandboxError(
+            raise DeadlineExceeded(
                 f"the server still runs after {timeout_s:.0f} s; see {data_dir / 'server' / 'server.log'}"
             )
         time.sleep(STEP_S)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from k8e import __version__
 from k8e.cli import certificates
 from k8e.cli.certificates import Certificates
-from k8e.cli.output import failed, print_json, say
+from k8e.cli.output import print_json, say
 from k8e.cli.reaching import headers
 from k8e.client.errors import Denied, InvalidRequest, SandboxError, ServerFailed, Unauthenticated, Unreachable
 from k8e.client.light.profiles import Connection, connection
@@ -32,15 +32,10 @@ HANDSHAKE_S = 15.0
 
 
 def login(args: argparse.Namespace) -> int:
-    try:
-        place = connection(args.endpoint or "", args.profile or "", os.environ)
-        if not place.endpoint:
-            raise InvalidRequest("endpoint: name the server with --endpoint, a profile or K8E_SANDBOX_ENDPOINT")
-        made = logged_in(args, place, os.environ)
-    except SandboxError as error:
-        return failed(error, has_ok=True)
-    except OSError as error:
-        return failed(InvalidRequest(str(error)), has_ok=True)
+    place = connection(args.endpoint or "", args.profile or "", os.environ)
+    if not place.endpoint:
+        raise InvalidRequest("endpoint: name the server with --endpoint, a profile or K8E_SANDBOX_ENDPOINT")
+    made = logged_in(args, place, os.environ)
     days = round(certificates.days_left(made.client))
     say(f"certificate for {place.endpoint} in {place.cert_dir}, good for {days} days; it renews itself")
     print_json({"ok": True, "endpoint": place.endpoint, "cert_dir": str(place.cert_dir), "valid_days": days})

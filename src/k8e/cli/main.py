@@ -57,7 +57,9 @@ def parsed(words: list[str], name: str) -> argparse.Namespace:
 
 def run(args: argparse.Namespace) -> int:
     if hasattr(args, "local"):
-        return int(loaded(args.local)(args))
+        from k8e.cli.calling import guarded
+
+        return guarded(lambda: int(loaded(args.local)(args)), args)
     # Most commands live for milliseconds and take what they leave with them; long ones still collect, only later.
     gc.set_threshold(COLLECT_AFTER)
     from k8e.cli.calling import call

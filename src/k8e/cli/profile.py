@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable
 
-from k8e.cli.output import failed, print_json, print_rows
-from k8e.client.errors import InvalidRequest, NotFound, SandboxError
+from k8e.cli.output import print_json, print_rows
+from k8e.client.errors import InvalidRequest, NotFound
 from k8e.client.light.profiles import Book, Profile, load, plain_address, save
 
 __all__ = ["add", "remove", "show", "use"]
@@ -16,60 +15,42 @@ __all__ = ["add", "remove", "show", "use"]
 HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 
 
-def told(work: Callable[[], None]) -> int:
-    try:
-        work()
-    except SandboxError as error:
-        return failed(error)
-    except OSError as error:
-        return failed(InvalidRequest(str(error)))
+def show(args: argparse.Namespace) -> int:
+    book = load(os.environ)
+    rows: list[dict[str, object]] = [
+        {"name": name, **profile._asdict(), "current": name == (book.current or "default")}
+        for name, profile in sorted(book.profiles.items())
+    ]
+    print_rows(args, "profiles", rows)
     return 0
 
 
-def show(args: argparse.Namespace) -> int:
-    def work() -> None:
-        book = load(os.environ)
-        rows: list[dict[str, object]] = [
-            {"name": name, **profile._asdict(), "current": name == (book.current or "default")}
-            for name, profile in sorted(book.profiles.items())
-        ]
-        print_rows(args, "profiles", rows)
-
-    return told(work)
-
-
 def use(args: argparse.Namespace) -> int:
-    def work() -> None:
-        book = load(os.environ)
-        save(Book(known(book, args.name), book.profiles), os.environ)
-        print_json({"ok": True, "current_profile": args.name})
-
-    return told(work)
+    book = load(os.environ)
+    save(Book(known(book, args.name), book.profiles), os.environ)
+    print_json({"ok": True, "current_profile": args.name})
+    return 0
 
 
 def add(args: argparse.Namespace) -> int:
-    def work() -> None:
-        if not args.name.isprintable() or not args.name.strip() or "/" in args.name:
-            raise InvalidRequest(f"name: {args.name!r} cannot be used as a name")
-        if not HOST_AND_PORT.fullmatch(plain_address(args.address)):
-            raise InvalidRequest(f"endpoint: {args.address!r} is not host:port, as in box.example:50051")
-        book = load(os.environ)
-        profile = Profile(args.address, args.cert_dir, args.device_name)
-        save(Book(book.current, {**book.profiles, args.name: profile}), os.environ)
-        print_json({"ok": True, "name": args.name, "endpoint": args.address})
-
-    return told(work)
+    if not args.name.isprintable() or not args.name.strip() or "/" in args.name:
+        raise InvalidRequest(f"name: {args.name!r} cannot be used as a name")
+    if not HOST_AND_PORT.fullmatch(plain_address(args.address)):
+        raise InvalidRequest(f"endpoint: {args.address!r} is not host:port, as in box.example:50051")
+    book = load(os.environ)
+    profile = Profile(args.address, args.cert_dir, args.device_name)
+    save(Book(book.current, {**book.profiles, args.name: profile}), os.environ)
+    print_json({"ok": True, "name": args.name, "endpoint": args.address})
+    return 0
 
 
 def remove(args: argparse.Namespace) -> int:
-    def work() -> None:
-        book = load(os.environ)
-        gone = known(book, args.name)
-        left = {name: profile for name, profile in book.profiles.items() if name != gone}
-        save(Book("" if book.current == gone else book.current, left), os.environ)
-        print_json({"ok": True, "name": gone})
-
-    return told(work)
+    book = load(os.environ)
+    gone = known(book, args.name)
+    left = {name: profile for name, profile in book.profiles.items() if name != gone}
+    save(Book("" if book.current == gone else book.current, left), os.environ)
+    print_json({"ok": True, "name": gone})
+    return 0
 
 
 def known(book: Book, name: str) -> str:

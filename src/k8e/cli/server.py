@@ -43,6 +43,7 @@ def fill(server: Parser) -> None:
         # A second default would overwrite what was given before the word.
         parser.add_argument("--data-dir", type=Path, default=argparse.SUPPRESS)
         parser.set_defaults(local=handler)
+    stop.set_defaults(has_ok=True)
 
 
 def environment(args: argparse.Namespace) -> Mapping[str, str]:

@@ -193,6 +193,26 @@ def test_the_short_names_work_with_and_without_the_extra_word(
     assert subprocess.run(argv, env=environ, capture_output=True, check=True).stdout == b"hi\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sandbox", "run", "--raw", "seq 100000"],
+        ["sandbox", "catalog"],
+        ["sandbox", "completion", "bash"],
+        ["sandbox", "profile", "list"],
+        ["server", "status"],
+        ["audit", "verify"],
+    ],
+)
+def test_a_reader_that_has_gone_ends_every_command_quietly(environ: dict[str, str], words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv = [sys.executable, "-m", "k8e.cli.main", *words]
+    done = subprocess.run(argv, env=environ, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 @pytest.mark.parametrize("closed", [">&-", "| true", "2>&-"])
 def test_a_reader_that_goes_away_is_no_drama(environ: dict[str, str], closed: str) -> None:
     line = f"{sys.executable} -m k8e.cli.main sandbox run --raw 'seq 100000' {closed}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import json
 import os
 import subprocess
@@ -10,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from k8e.doors.connect import serve
 from k8e.egress.defaults import Registries
 from k8e.errors import InvalidSpec
 from k8e.model import HostRule
 from k8e.policy import entries
 from k8e.server import egress_settings
 from k8e.settings import load
-from tests.support.door import server_process
+from tests.support.door import open_door, server_process
 
 
 def run(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -93,6 +96,26 @@ def test_status_and_stop_of_a_running_server(tmp_path: Path) -> None:
         stopped = run("stop", "--data-dir", str(tmp_path))
         assert (stopped.returncode, json.loads(stopped.stdout)) == (0, {"ok": True})
         assert process.wait(10) == 0
+
+
+@pytest.mark.anyio
+async def test_a_server_that_does_not_stop_in_time_is_said_with_its_log(data_dir: Path) -> None:
+    code = (
+        "import sys\nfrom k8e.cli import server\nserver.STOP_S = 0.0\n"
+        f"from k8e.cli.main import main\nsys.exit(main(['server', 'stop', '--data-dir', {str(data_dir)!r}], prog='k8e'))"
+    )
+    async with open_door(data_dir) as door, serve(door.edge, path=data_dir / "server" / "k8e.sock") as address:
+        (data_dir / "server" / "server.json").write_text(json.dumps({"pid": 1, "doors": {"connect": address}}))
+        with (data_dir / "server" / "lock").open("a") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", code, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            said, trouble = await process.communicate()
+        assert door.stopped.is_set()
+    told = json.loads(said)
+    assert (process.returncode, told["ok"], told["error"], trouble) == (2, False, "no answer in time", b"")
+    assert "server.log" in told["detail"]
 
 
 def test_stopping_what_does_not_run_is_harmless(tmp_path: Path) -> None:
