@@ -225,7 +225,7 @@ def test_the_catalogue_has_every_command_with_its_flags(k8e: Run) -> None:
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("k8e san", {"sandbox", "sandbox-apikey"}),
+        ("k8e san", {"sandbox", "sandbox-apikey", "sandbox-install-skill", "sandbox-mcp"}),
         ("k8e sandbox all", {"allow-hosts"}),
         ("k8e sandbox run --lan", {"--lang"}),
         ("k8e sandbox --endpoint h:1 profile re", {"remove"}),
