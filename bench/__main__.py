@@ -19,6 +19,7 @@ from bench.commands import commands, programs
 from bench.crowd import crowds, idle_memory
 from bench.egress import egress
 from bench.lab import Lab, Measure
+from bench.mcp import mcp
 from bench.neighbours import neighbours
 from bench.processes import processes
 from bench.rows import Row
@@ -45,6 +46,7 @@ _MEASURES: dict[str, Measure] = {
     "burst": burst,
     "crowd": crowds,
     "egress": egress,
+    "mcp": mcp,
 }
 
 
