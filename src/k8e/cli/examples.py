@@ -211,6 +211,7 @@ examples:
   k8e doctor
   k8e doctor --json | jq '.checks[] | select(.ok | not)'
   sudo k8e doctor --fix
+  k8e sandbox doctor                                   # the same, for those who have the short names
 """,
     "setup": """example:
   sudo k8e setup                                  # before the first use, for instance in an image

@@ -113,15 +113,26 @@ def add_commands(parser: Parser, table: Mapping[str, tuple[str, Fill]], words: S
 
 
 def first_word(words: Sequence[str]) -> str:
-    """What stands where a command does, behind flags and their values; nothing where help is asked for first."""
+    """What stands where a command does; nothing where there is none."""
+    return "".join(words[at] for at in place_of_command(words))
+
+
+def without_group(words: Sequence[str]) -> list[str]:
+    """The words without `sandbox` where the command stands: users of the short names type the group's name again."""
+    again = [at for at in place_of_command(words) if words[at] == "sandbox"]
+    return [word for at, word in enumerate(words) if at not in again]
+
+
+def place_of_command(words: Sequence[str]) -> list[int]:
+    """Behind flags and their values; nowhere where help is asked for first."""
     flag = ""
-    for word in words:
+    for at, word in enumerate(words):
         if flag not in CONNECTION and not word.startswith("-"):
-            return word
+            return [at]
         if word in {"-h", "--help"}:
-            return ""
+            return []
         flag = "" if flag in CONNECTION else word
-    return ""
+    return []
 
 
 def fill_server(server: Parser) -> None:
@@ -199,6 +210,7 @@ SANDBOX: Mapping[str, tuple[str, Fill]] = {
     "login": ("trade an API key for a certificate of your own", lazily("access:fill_login")),
     "profile": ("name servers: list, use, add, remove", lazily("access:fill_profile")),
     "benchmark": ("measure creating and using sessions, cold and warm", lazily("access:fill_benchmark")),
+    "doctor": ("check every mechanism for real and say how to mend it", fill_doctor),
     "catalog": ("print every command and flag as JSON, for programs", lazily("access:fill_catalog")),
     "completion": ("print the completion script of a shell", lazily("access:fill_completion")),
 }

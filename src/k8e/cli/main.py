@@ -46,12 +46,11 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
 
 
 def parsed(words: list[str], name: str) -> argparse.Namespace:
-    from k8e.cli.grammar import full_parser, sandbox_parser
+    from k8e.cli.grammar import full_parser, sandbox_parser, without_group
 
     if name == "k8e":
         return full_parser(words).parse_args(words)
-    # Some users of the short names type the group's name again.
-    words = words[1:] if words[:1] == ["sandbox"] else words
+    words = without_group(words)
     return sandbox_parser(name, words).parse_args(words)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from k8e.cli.output import say
 from k8e.client.errors import InvalidRequest, Unreachable
 from k8e.client.light.calls import Calls
 from k8e.client.light.places import data_dirs, unix_path
@@ -29,6 +30,8 @@ def reach(args: argparse.Namespace, environ: Mapping[str, str], *, starts_server
     """The server to talk to, started first if it is ours to start. Raises: SandboxError."""
     place = connection(getattr(args, "endpoint", None) or "", getattr(args, "profile", None) or "", environ)
     sent = headers(args, environ)
+    if place.advice:
+        say(place.advice)
     if not place.endpoint:
         if starts_server:
             # Only now: starting processes needs modules that cost as much as a whole call.

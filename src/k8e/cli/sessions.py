@@ -9,7 +9,7 @@ from k8e.cli import shapes
 from k8e.cli.network import split
 from k8e.cli.output import SERVER, print_json, print_rows
 from k8e.cli.secrets import brokered, reference
-from k8e.cli.sharing import forget, shared
+from k8e.cli.sharing import forget, shared, tenant
 from k8e.client.errors import InvalidRequest, NotFound, SandboxError, Unsupported
 from k8e.client.light.calls import CREATE_S, Calls, Request
 
@@ -48,7 +48,7 @@ def create_session(args: argparse.Namespace, calls: Calls) -> int:
 def request(args: argparse.Namespace) -> Request:
     return {
         "session_id": args.session_id,
-        "tenant_id": args.tenant,
+        "tenant_id": tenant(args.tenant),
         "allowed_hosts": split([args.allowed_hosts]),
         "runtime_class": args.runtime,
         "env": dict(pair(text) for text in args.env),

@@ -12,14 +12,19 @@ from k8e.cli.state import SharedSession
 from k8e.client.errors import NotFound, SandboxLost
 from k8e.client.light.calls import CREATE_S, Calls
 
-__all__ = ["forget", "in_session", "shared"]
+__all__ = ["forget", "in_session", "shared", "tenant"]
 
 T = TypeVar("T")
 
 
-def shared(tenant: str) -> SharedSession:
+def tenant(named: str) -> str:
+    """The one that was named, else the environment's."""
+    return named or os.environ.get("K8E_SANDBOX_TENANT", "")
+
+
+def shared(named: str) -> SharedSession:
     """The shared session's state of this user."""
-    return SharedSession.of(tenant or os.environ.get("K8E_SANDBOX_TENANT", ""), os.environ)
+    return SharedSession.of(tenant(named), os.environ)
 
 
 def forget(session_id: str) -> None:

@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.client.approvals import ApprovalCalls
-from k8e.client.discovery import Target, discover
+from k8e.client.discovery import Target, default_tenant, discover
 from k8e.client.errors import NotFound, SandboxError, SandboxLost
 from k8e.client.execs import exec_result, raw
 from k8e.client.identities import IdentityCalls
@@ -53,7 +53,7 @@ class AsyncSandboxClient(
     """A connection to a sandbox server, found by itself or named by `endpoint` (host:port).
 
     `api_key` says who calls, `profile` names a server of `profiles.yaml`, `owner` is for administrators who speak for
-    somebody else. A `target` is instead of all of these.
+    somebody else. A `target` is instead of all of these. Without a `tenant_id` it is `K8E_SANDBOX_TENANT`'s.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class AsyncSandboxClient(
         target: Target | None = None,
     ) -> None:
         super().__init__(target or discover(endpoint, api_key=api_key, profile=profile, owner=owner))
-        self._tenant_id = tenant_id
+        self._tenant_id = tenant_id or ("" if target else default_tenant())
         self._own = ""
         self._making = asyncio.Lock()
 

@@ -20,7 +20,7 @@ from k8e.client.errors import InvalidRequest
 from k8e.client.light.places import SYSTEM_DATA_DIR, data_dirs, doors, own_data_dir
 from k8e.client.light.profiles import Connection, config_path, connection, plain_address, profiles_path
 
-__all__ = ["DEFAULT_ENDPOINT", "SYSTEM_DATA_DIR", "Target", "data_dirs", "discover", "own_data_dir"]
+__all__ = ["DEFAULT_ENDPOINT", "SYSTEM_DATA_DIR", "Target", "data_dirs", "default_tenant", "discover", "own_data_dir"]
 
 DEFAULT_ENDPOINT = "127.0.0.1:50051"
 KUBECONFIG = Path("/etc/k8e/k8e.yaml")
@@ -92,6 +92,12 @@ def discover(
         owner=_word(owner, "owner"),
         tried=tried,
     )
+
+
+def default_tenant(environ: Mapping[str, str] | None = None) -> str:
+    """Whose session a client uses when nobody says."""
+    env = os.environ if environ is None else environ  # noqa: TID251 - making a client is an entry point
+    return env.get("K8E_SANDBOX_TENANT", "")
 
 
 def _endpoint(place: Connection, env: Mapping[str, str]) -> tuple[str, str, Path | None, tuple[str, ...]]:

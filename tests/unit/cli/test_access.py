@@ -190,6 +190,25 @@ def test_a_profile_has_a_host_and_a_port(k8e: Run, address: str, taken: bool) ->
     assert (code, "host:port, as in" in str(told.get("detail"))) == ((0, False) if taken else (1, True))
 
 
+def test_profiles_of_former_clients_are_read_and_never_written(
+    k8e: Run, environ: dict[str, str], endpoint: str, tmp_path: Path
+) -> None:
+    former = tmp_path / ".k8e" / "config.yaml"
+    former.parent.mkdir()
+    former.write_text(f"current_profile: old\nprofiles:\n  old: {{endpoint: '{endpoint}'}}\n  b: {{endpoint: 'b:1'}}\n")
+    before = former.read_bytes()
+    argv = [sys.executable, "-m", "k8e.cli.main", "sandbox", "whoami"]
+    done = subprocess.run(argv, capture_output=True, env=environ, timeout=60, check=True)
+    assert (json.loads(done.stdout)["via"], str(former) in done.stderr.decode()) == ("loopback", True)
+    assert k8e("sandbox", "whoami", K8E_SANDBOX_CONFIG=str(tmp_path / "none"))[1]["via"] == "unix"
+    assert k8e("sandbox", "profile", "use", "old")[0] == 0
+    done = subprocess.run(argv, capture_output=True, env=environ, timeout=60, check=True)
+    assert (json.loads(done.stdout)["via"], done.stderr) == ("loopback", b"")
+    assert k8e("sandbox", "profile", "remove", "old")[0] == 0
+    assert k8e("sandbox", "whoami")[1]["via"] == "unix"  # what is kept now wins
+    assert former.read_bytes() == before
+
+
 def test_the_order_is_flag_environment_profile_config(k8e: Run, endpoint: str, tmp_path: Path) -> None:
     config = tmp_path / ".k8e" / "sandbox" / "config.json"
     config.parent.mkdir(parents=True)

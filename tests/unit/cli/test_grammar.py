@@ -39,7 +39,19 @@ ARGUMENTS = {
     "sandbox-apikey": ["list"],
     "audit": ["verify"],
 }
-ALONE = {"sessions", "create", "status", "allow-hosts", "top", "approvals", "whoami", "connect", "login", "benchmark"}
+ALONE = {
+    "sessions",
+    "create",
+    "status",
+    "allow-hosts",
+    "top",
+    "approvals",
+    "whoami",
+    "connect",
+    "login",
+    "benchmark",
+    "doctor",
+}
 
 
 def completed(words: list[str]) -> list[str]:

@@ -183,13 +183,29 @@ def _ended(pid: int) -> bool:
     return bool(ready)
 
 
+def test_the_environment_names_a_tenant_for_create_until_a_flag_does(k8e: Run) -> None:
+    for flag, expected in (([], "from-env"), (["--tenant", "given"], "given")):
+        made = told(k8e("create", *flag, K8E_SANDBOX_TENANT="from-env"))
+        assert told(k8e("get", str(made["session_id"])))["tenant_id"] == expected
+
+
+def test_the_short_names_examine_this_machine_too(k8e: Run) -> None:
+    done = k8e("doctor", "--help")
+    assert (done.returncode, b"--fix" in done.stdout) == (0, True)
+
+
 @pytest.mark.parametrize("name", ["k8e-sandbox", "k8e-sandbox-cli"])
-@pytest.mark.parametrize("extra", [[], ["sandbox"]])
+@pytest.mark.parametrize(
+    "extra", [[], ["sandbox"], ["--owner", "sandbox", "sandbox"], ["--profile=sandbox", "sandbox"]]
+)
 def test_the_short_names_work_with_and_without_the_extra_word(
     environ: dict[str, str], name: str, extra: list[str]
 ) -> None:
     code = f"from k8e.cli.main import main; raise SystemExit(main(prog={name!r}))"
     argv = [sys.executable, "-c", code, *extra, "run", "--raw", "echo hi"]
+    profiles = Path(environ["HOME"]) / "profiles.yaml"
+    profiles.write_text("profiles: {sandbox: {device_name: here}}")
+    environ["K8E_SANDBOX_CONFIG"] = str(profiles)
     assert subprocess.run(argv, env=environ, capture_output=True, check=True).stdout == b"hi\n"
 
 

@@ -67,6 +67,16 @@ def test_with_a_tenant_the_session_stays_and_is_found_again(target: Target) -> N
         client.destroy_session(first)
 
 
+def test_the_tenant_is_the_arguments_or_else_the_environments(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("K8E_DATA_DIR", target.found)
+    monkeypatch.setenv("K8E_SANDBOX_TENANT", "from-env")
+    for given, expected in (({}, "from-env"), ({"tenant_id": "given"}, "given"), ({"target": target}, "")):
+        with SandboxClient(**given) as client:
+            session_id = client.run("true").session_id
+            assert client.get(session_id).tenant_id == expected
+            client.destroy_session(session_id)
+
+
 def test_an_expired_session_of_the_clients_own_is_made_again_and_said_so(client: SandboxClient) -> None:
     first = client.run("true")
     client.destroy_session(first.session_id)

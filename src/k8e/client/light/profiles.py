@@ -40,6 +40,8 @@ class Book(NamedTuple):
 
     current: str
     profiles: Mapping[str, Profile]
+    former: str = ""
+    """The file where former clients kept them, if they were read there."""
 
 
 class Connection(NamedTuple):
@@ -50,6 +52,8 @@ class Connection(NamedTuple):
     """How the endpoint was chosen, for people."""
     cert_dir: Path
     device_name: str = ""
+    advice: str = ""
+    """What the user might mend, for people."""
 
 
 def home(environ: Mapping[str, str]) -> Path:
@@ -59,7 +63,9 @@ def home(environ: Mapping[str, str]) -> Path:
 def connection(endpoint: str, profile: str, environ: Mapping[str, str]) -> Connection:
     """The argument, the environment, the chosen profile, `config.json`, in this order. Raises: InvalidRequest."""
     named = profile or environ.get("K8E_SANDBOX_PROFILE", "")
-    name, chosen = _chosen(named, environ)
+    book = load(environ)
+    name, chosen = _chosen(named, book, environ)
+    advice = f"the profiles are still in {book.former}; `profile use` moves them" if book.former else ""
     cert_dir = home(environ)
     if chosen.cert_dir and not environ.get("K8E_SANDBOX_CERT_DIR"):
         cert_dir = Path(chosen.cert_dir).expanduser()
@@ -70,12 +76,11 @@ def connection(endpoint: str, profile: str, environ: Mapping[str, str]) -> Conne
         ("" if name else read_config(environ).get("endpoint", ""), str(config_path(environ))),
     ):
         if address:
-            return Connection(plain_address(address), found, cert_dir, chosen.device_name)
-    return Connection("", "this machine", cert_dir, chosen.device_name)
+            return Connection(plain_address(address), found, cert_dir, chosen.device_name, advice)
+    return Connection("", "this machine", cert_dir, chosen.device_name, advice)
 
 
-def _chosen(named: str, environ: Mapping[str, str]) -> tuple[str, Profile]:
-    book = load(environ)
+def _chosen(named: str, book: Book, environ: Mapping[str, str]) -> tuple[str, Profile]:
     if named and named not in book.profiles:
         known = ", ".join(sorted(book.profiles)) or "none"
         raise InvalidRequest(f"profile: {named!r} is not in {profiles_path(environ)} (known: {known})")
@@ -99,15 +104,20 @@ def config_path(environ: Mapping[str, str]) -> Path:
 
 def load(environ: Mapping[str, str]) -> Book:
     """The profiles. Raises: InvalidRequest when the file is no such thing."""
-    path = profiles_path(environ)
-    if (text := _text(path)) is None:
+    path, former = profiles_path(environ), ""
+    text = _text(path)
+    if text is None and not environ.get("K8E_SANDBOX_CONFIG"):
+        # Read where former clients kept them, and never written there.
+        path = Path.home() / ".k8e" / "config.yaml"
+        text, former = _text(path), str(path)
+    if text is None:
         return Book("", {})
     import yaml  # costs more than all the rest here, and few have profiles
 
     try:
         found = yaml.safe_load(text) or {}
         profiles = {str(name): _profile(fields) for name, fields in (found.get("profiles") or {}).items()}
-        return Book(str(found.get("current_profile") or ""), profiles)
+        return Book(str(found.get("current_profile") or ""), profiles, former if profiles else "")
     except (yaml.YAMLError, AttributeError, TypeError) as error:
         raise InvalidRequest(f"{path} is not a file of profiles: {error}") from error
 

@@ -21,7 +21,7 @@ class SandboxClient:
     """A connection to a sandbox server, found by itself or named by `endpoint` (host:port).
 
     `api_key` says who calls, `profile` names a server of `profiles.yaml`, `owner` is for administrators who speak for
-    somebody else. A `target` is instead of all of these.
+    somebody else. A `target` is instead of all of these. Without a `tenant_id` it is `K8E_SANDBOX_TENANT`'s.
 
     One client may be used by many threads at once. A forked child may go on using it, with a connection and a session
     of its own.
