@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bench import alternatives, machine, report
+from bench.agents import mcp
 from bench.claims import claims
 from bench.commands import commands, programs
 from bench.crowd import crowds, idle_memory
 from bench.egress import egress
 from bench.lab import Lab, Measure
-from bench.mcp import mcp
 from bench.neighbours import neighbours
 from bench.processes import processes
 from bench.rows import Row
