@@ -36,10 +36,13 @@ class Account:
     """What became of each agent."""
 
     reports: list[Report] = field(default_factory=list)
-    failures: dict[str, SandboxError] = field(default_factory=dict)
     skipped: dict[str, tuple[Path, ...]] = field(default_factory=dict)
     """Agents that are not in use here, and what would have been the sign."""
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def failures(self) -> dict[str, SandboxError]:
+        return {report.agent: worded(report.error) for report in self.reports if report.error}
 
     @property
     def code(self) -> int:
@@ -66,7 +69,7 @@ def install(args: argparse.Namespace) -> int:
     if args.json:
         print_json(as_json(account, options))
     else:
-        sys.stdout.write("\n".join(as_text(account, options)) + "\n")
+        sys.stdout.write("\n".join(as_text(account, options, is_install=not args.uninstall)) + "\n")
     return account.code
 
 
@@ -88,12 +91,13 @@ def place(
         if name not in names and not any(map(here.exists, signs)):
             account.skipped[name] = signs
             continue
-        try:
-            refuse_strangers(agent, here)
-            done = installed(agent, here, entry, skill, options) if is_install else uninstalled(agent, here, options)
-            account.reports.append(done)
-        except K8eError as error:
-            account.failures[name] = worded(error)
+        if stranger := stranger_at(agent, here):
+            done = Report(agent=name, error=stranger)
+        elif is_install:
+            done = installed(agent, here, entry, skill, options)
+        else:
+            done = uninstalled(agent, here, options)
+        account.reports.append(done)
     return account
 
 
@@ -145,15 +149,15 @@ def become_owner(home: Path) -> None:
     os.setresuid(owner.st_uid, owner.st_uid, owner.st_uid)
 
 
-def refuse_strangers(agent: Agent, here: Surroundings) -> None:
+def stranger_at(agent: Agent, here: Surroundings) -> K8eError | None:
     """A workspace of somebody else's is theirs to install into."""
     at = agent.place(here)
     if at.config.is_relative_to(here.home) or not here.exists(at.signs[0]) or not hasattr(os, "geteuid"):
-        return
+        return None
     owner = at.signs[0].stat().st_uid
     # SAFETY: as above; root must not follow the links of a directory that somebody else can write.
-    if os.geteuid() == 0 and owner != 0:
-        raise HostUnsupported(f"{at.signs[0]} belongs to user {owner}; run this as that user")
+    is_strange = os.geteuid() == 0 and owner != 0
+    return HostUnsupported(f"{at.signs[0]} belongs to user {owner}; run this as that user") if is_strange else None
 
 
 def entry_for(args: argparse.Namespace, here: Surroundings) -> Entry:
@@ -207,11 +211,13 @@ def as_json(account: Account, options: Options) -> dict[str, object]:
 
 
 def agents_as_json(account: Account, options: Options) -> list[dict[str, object]]:
-    agents: list[dict[str, object]] = [
-        {"agent": report.agent, "steps": [_shown(step, options) for step in report.steps]} for report in account.reports
-    ]
-    failures = account.failures.items()
-    return agents + [{"agent": name, "error": meaning(error)[0], "detail": str(error)} for name, error in failures]
+    agents: list[dict[str, object]] = []
+    for report in account.reports:
+        agent: dict[str, object] = {"agent": report.agent, "steps": [_shown(step, options) for step in report.steps]}
+        if error := account.failures.get(report.agent):
+            agent |= {"error": meaning(error)[0], "detail": str(error)}
+        agents.append(agent)
+    return agents
 
 
 def _shown(step: Step, options: Options) -> dict[str, object]:
@@ -227,16 +233,17 @@ def _shown(step: Step, options: Options) -> dict[str, object]:
     }
 
 
-def as_text(account: Account, options: Options) -> list[str]:
+def as_text(account: Account, options: Options, *, is_install: bool) -> list[str]:
     lines: list[str] = []
     for report in account.reports:
         lines.append(report.agent)
         for step in report.steps:
             lines += _lines(step, options)
-    lines += [f"{name}\n  failed: {error}" for name, error in account.failures.items()]
+        if report.error:
+            lines.append(f"  failed: {report.error}")
     for name, signs in account.skipped.items():
-        hint = f"to install anyway: k8e sandbox-install-skill {name}"
-        lines.append(f"{name} is not in use here (no {signs[0]}); {hint}")
+        hint = f"; to install anyway: k8e sandbox-install-skill {name}" if is_install else ""
+        lines.append(f"{name} is not in use here (no {signs[0]}){hint}")
     return [*lines, *(f"note: {note}" for note in account.notes)]
 
 

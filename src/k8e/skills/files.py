@@ -49,11 +49,11 @@ def original(path: Path) -> Original:
     """Raises: HostUnsupported where it is no file or cannot be read."""
     with named(path, "read"):
         try:
-            with path.open("rb") as file:
-                facts = os.fstat(file.fileno())
-                if not stat.S_ISREG(facts.st_mode):
-                    raise HostUnsupported(f"{path} is no file")
-                data = file.read()
+            # Before it is opened: a pipe would keep us waiting for whoever writes into it.
+            facts = path.stat()
+            if not stat.S_ISREG(facts.st_mode):
+                raise HostUnsupported(f"{path} is no file")
+            data = path.read_bytes()
         except FileNotFoundError:
             return Original(path=path, data=None)
     return Original(path=path, data=data, mode=stat.S_IMODE(facts.st_mode), owner=(facts.st_uid, facts.st_gid))

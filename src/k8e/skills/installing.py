@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from k8e.errors import Conflict, InvalidSpec
+from k8e.errors import Conflict, HostUnsupported, InvalidSpec, K8eError
 from k8e.skills import ENTRY, SKILL, folder
 from k8e.skills.agents import Agent, Place, Surroundings
 from k8e.skills.configs import Config
@@ -27,8 +27,6 @@ YOURS = f"the {ENTRY} that is there is your own; --force replaces it"
 class Options:
     force: bool = False
     is_dry: bool = False
-    with_entry: bool = True
-    """Whether the config is touched, or only the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,36 +48,54 @@ class Step:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     agent: str
-    steps: tuple[Step, ...] = field(default=())
+    steps: tuple[Step, ...] = ()
+    """What was done, also before something went wrong."""
+    error: K8eError | None = None
+    """InvalidSpec for a config that is broken, HostUnsupported for what cannot be read or written."""
 
     @property
     def is_done(self) -> bool:
         """Whether everything is as it was asked for."""
-        return not any(step.action == "kept" for step in self.steps)
+        return self.error is None and not any(step.action == "kept" for step in self.steps)
 
 
 def install(
     agent: Agent, here: Surroundings, entry: Entry | None, skill: Mapping[str, bytes], options: Options
 ) -> Report:
-    """Raises: InvalidSpec for a config that is broken, HostUnsupported for one that cannot be written."""
+    """Without an entry only the folder."""
     at = agent.place(here)
     made: list[Path] = []
-    steps: list[Step] = []
-    if entry is not None:
-        steps.append(_attempted(lambda: _add(agent, at, entry, options, made)))
-    target = at.skills / SKILL
-    done = folder.install(target, skill, force=options.force, is_dry=options.is_dry, made=made)
-    steps.append(_told(target, done))
-    return Report(agent=agent.name, steps=tuple(steps))
+
+    def steps() -> Iterator[Step]:
+        if entry is not None:
+            yield _attempted(lambda: _add(agent, at, entry, options, made))
+        target = at.skills / SKILL
+        yield _told(target, folder.install(target, skill, force=options.force, is_dry=options.is_dry, made=made))
+
+    return _reported(agent, steps())
 
 
 def uninstall(agent: Agent, here: Surroundings, options: Options) -> Report:
-    """Raises: as `install`."""
     at = agent.place(here)
-    steps = [_attempted(lambda: _take(agent, at, options))] if options.with_entry else []
-    target = at.skills / SKILL
-    done = folder.uninstall(target, force=options.force, is_dry=options.is_dry, near=at.config)
-    return Report(agent=agent.name, steps=(*steps, _told(target, done)))
+
+    def steps() -> Iterator[Step]:
+        yield _attempted(lambda: _take(agent, at, options))
+        target = at.skills / SKILL
+        done = folder.uninstall(target, force=options.force, is_dry=options.is_dry, near=at.config)
+        yield _told(target, done)
+
+    return _reported(agent, steps())
+
+
+def _reported(agent: Agent, steps: Iterator[Step]) -> Report:
+    done: list[Step] = []
+    try:
+        done.extend(steps)
+    except K8eError as error:
+        return Report(agent=agent.name, steps=tuple(done), error=error)
+    except OSError as error:
+        return Report(agent=agent.name, steps=tuple(done), error=HostUnsupported(str(error)))
+    return Report(agent=agent.name, steps=tuple(done))
 
 
 def _told(target: Path, done: folder.Outcome) -> Step:

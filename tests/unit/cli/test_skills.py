@@ -72,6 +72,7 @@ def test_all_means_every_agent_that_is_in_use_here(run: Run, home: Path) -> None
     assert again.stdout.count("unchanged") == 4
     gone = run("--uninstall")
     assert gone.stdout.count("removed") == 4
+    assert "to install anyway" not in gone.stdout
     assert files(home) == {f"{home}/.claude.json": b'{"numStartups": 3}'}
 
 
@@ -196,6 +197,13 @@ def test_a_read_only_home_is_an_error_in_words(run: Run, home: Path) -> None:
     assert run("claude").returncode == 0
 
 
+def test_a_pipe_where_the_config_should_be_keeps_nobody_waiting(run: Run, home: Path) -> None:
+    os.mkfifo(home / ".claude.json")
+    done = run("claude")
+    assert done.returncode == 2
+    assert f"{home}/.claude.json is no file" in done.stdout
+
+
 # --- root in somebody's home ------------------------------------------------------------------------------------------
 
 
@@ -217,6 +225,18 @@ def test_root_in_somebodys_home_leaves_files_of_that_somebody(run: Run, theirs: 
     made = list(theirs.rglob("*"))
     assert made
     assert {(path.stat().st_uid, path.stat().st_gid) for path in made} == {(NOBODY, NOBODY)}
+
+
+def test_a_directory_that_lets_nobody_in_is_told_and_the_others_are_done(run: Run, theirs: Path) -> None:
+    (theirs / ".claude").mkdir(mode=0o700)
+    done = run("claude", "cursor")
+    assert done.returncode == 2
+    assert f"{theirs}/.claude.json: k8e-sandbox added" in done.stdout
+    assert "  failed: " in done.stdout
+    assert "Permission denied" in done.stdout
+    assert f"{theirs}/.cursor/mcp.json: k8e-sandbox added" in done.stdout
+    os.chown(theirs / ".claude", NOBODY, NOBODY)
+    assert run("claude").returncode == 0
 
 
 def test_root_does_not_follow_links_out_of_somebodys_home(run: Run, theirs: Path, tmp_path: Path) -> None:

@@ -43,13 +43,19 @@ class World:
         return path
 
     def install(self, agent: str, entry: Entry | None = ENTRY, **options: bool) -> Report:
-        return install(AGENTS[agent], self.here, entry, FILES, Options(**options))
+        return _raised(install(AGENTS[agent], self.here, entry, FILES, Options(**options)))
 
     def uninstall(self, agent: str, **options: bool) -> Report:
-        return uninstall(AGENTS[agent], self.here, Options(**options))
+        return _raised(uninstall(AGENTS[agent], self.here, Options(**options)))
 
     def files(self) -> dict[str, bytes]:
         return {str(path): path.read_bytes() for path in sorted(self.home.rglob("*")) if path.is_file()}
+
+
+def _raised(report: Report) -> Report:
+    if report.error:
+        raise report.error
+    return report
 
 
 @pytest.fixture
@@ -176,8 +182,17 @@ def test_a_broken_config_is_refused_with_its_place_and_nothing_is_touched(
 def test_only_the_skill_is_installed_where_only_it_is_wanted(world: World) -> None:
     assert actions(world.install("claude", None)) == ["added"]
     assert not world.config("claude").exists()
-    assert actions(world.uninstall("claude", with_entry=False)) == ["removed"]
+    assert actions(world.uninstall("claude")) == ["absent", "removed"]
     assert list(world.home.iterdir()) == []
+
+
+def test_what_was_done_before_something_went_wrong_is_told(world: World) -> None:
+    (world.home / ".cursor").mkdir()
+    (world.home / ".cursor" / "skills").write_text("no directory")
+    report = install(AGENTS["cursor"], world.here, ENTRY, FILES, Options())
+    assert actions(report) == ["added"]
+    assert isinstance(report.error, HostUnsupported)
+    assert not report.is_done
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
