@@ -117,7 +117,7 @@ def test_the_errors_it_explains_are_those_that_there_are() -> None:
     rows = dict(re.findall(r"^\| `([a-z ]+)` \| (\d) \|", FILES["references/errors.md"], re.MULTILINE))
     words = {word: str(code) for word, code in WORDS.values()}
     assert rows.items() <= words.items()
-    assert words.keys() - rows.keys() == {"error", "unauthenticated"}
+    assert words.keys() - rows.keys() == {"error"}
 
 
 # --- its command lines ------------------------------------------------------------------------------------------------

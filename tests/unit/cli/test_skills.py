@@ -197,6 +197,26 @@ def test_a_read_only_home_is_an_error_in_words(run: Run, home: Path) -> None:
     assert run("claude").returncode == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts a file system")
+@pytest.mark.parametrize("size", [60, 100], ids=["no room for the backup", "no room for the new file"])
+def test_a_full_disk_leaves_the_config_as_it_was(run: Run, home: Path, size: int) -> None:
+    config = '{"notes": "' + "x" * 40_000 + '"}'
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}k", "k8e-test", str(home)], check=True)
+    try:
+        (home / ".claude.json").write_text(config)
+        done = run("claude")
+        left = {path.name: path.read_text() for path in home.iterdir()}
+    finally:
+        subprocess.run(["umount", str(home)], check=True)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stdout
+    assert left.keys() <= {".claude.json", ".claude.json.k8e-backup"}
+    assert set(left.values()) == {config}
+    # The control: with room enough it is done.
+    (home / ".claude.json").write_text(config)
+    assert run("claude").returncode == 0
+
+
 def test_a_pipe_where_the_config_should_be_keeps_nobody_waiting(run: Run, home: Path) -> None:
     os.mkfifo(home / ".claude.json")
     done = run("claude")
