@@ -128,7 +128,7 @@ def person(server: Server, client: SandboxClient, environ: dict[str, str], tmp_p
     """Somebody with an approver's key of their own."""
     name = f"person-{tmp_path.name[-20:]}"
     made = client.create_api_key(name, role="approver", owner=client.whoami().owner)
-    yield Person(client, {**environ, "K8E_SANDBOX_APIKEY": made.key})
+    yield Person.coming(client, {**environ, "K8E_SANDBOX_APIKEY": made.key})
     client.delete_api_key(name)
 
 

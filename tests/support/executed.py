@@ -58,6 +58,12 @@ class Person:
 
     client: SandboxClient
     environ: Mapping[str, str]
+    before: frozenset[str]
+    """What already waited when they came: others' questions, which they leave alone."""
+
+    @classmethod
+    def coming(cls, client: SandboxClient, environ: Mapping[str, str]) -> Person:
+        return cls(client, environ, frozenset(each.approval_id for each in client.approvals()))
 
     def act(self, block: Block) -> None:
         done = subprocess.run(
@@ -72,10 +78,11 @@ class Person:
 
     def _asked(self) -> str:
         deadline = time.monotonic() + PATIENCE_S
-        while not (waiting := [each for each in self.client.approvals() if each.status == "pending"]):
+        while not (waiting := {each.approval_id for each in self.client.approvals()} - self.before):
             assert time.monotonic() < deadline
             time.sleep(PAUSE_S)
-        return waiting[-1].approval_id
+        (asked,) = waiting
+        return asked
 
 
 class Shell:
