@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["kill_run", "poll_run", "run_program"]
 
 DEFAULT_TIMEOUT_S = 30.0
+CODE_BYTES = 32 * 1024 * 1024
+"""No server takes a longer program."""
 STDERR = {"OUTPUT_CHANNEL_STDERR", "2"}
 
 
@@ -55,7 +57,13 @@ def program(args: argparse.Namespace) -> bytes:
         return os.fsencode(args.code)
     if sys.stdin.isatty():
         raise InvalidRequest("code: give the program as an argument or on standard input")
-    return sys.stdin.buffer.read()
+    code = sys.stdin.buffer.read(CODE_BYTES + 1)
+    if len(code) > CODE_BYTES:
+        raise InvalidRequest(
+            f"code: is longer than {CODE_BYTES} bytes; first write it to a file (`k8e sandbox write SESSION PATH`), "
+            "then run that"
+        )
+    return code
 
 
 def timeout(args: argparse.Namespace) -> float:

@@ -15,8 +15,6 @@ from k8e.client.discovery import Target
 
 __all__ = ["grpc_channel", "keep_for_ever", "open_channel"]
 
-MESSAGE_BYTES = 64 * 1024 * 1024
-
 
 class _Grpc:
     """Whether grpc's threads were ever started here, and whether a fork has left us without them."""
@@ -60,19 +58,13 @@ def _unidentified(target: Target) -> aio.Channel:
 
 def grpc_channel(target: Target) -> aio.Channel:
     credentials = grpc.ssl_channel_credentials(target.roots, target.key, target.certificate)
-    options: list[tuple[str, Any]] = [
-        ("grpc.max_receive_message_length", MESSAGE_BYTES),
-        ("grpc.max_send_message_length", MESSAGE_BYTES),
+    options = [
+        *target.channel_options(),
         # A server that was restarted is found again quickly.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 2000),
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    if target.is_loopback():
-        # A proxy named in the environment is for the network, never for this machine.
-        options.append(("grpc.enable_http_proxy", 0))
-        # Whatever name this machine has for itself: the CA is what counts here.
-        options.append(("grpc.ssl_target_name_override", "localhost"))
     return aio.secure_channel(target.endpoint, credentials, options=options)
 
 

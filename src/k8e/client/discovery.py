@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from k8e.client.errors import InvalidRequest
+from k8e.client.light.calls import MESSAGE_BYTES
 from k8e.client.light.places import SYSTEM_DATA_DIR, data_dirs, doors, own_data_dir
 from k8e.client.light.profiles import Connection, config_path, connection, plain_address, profiles_path
 
@@ -50,6 +51,23 @@ class Target:
     def is_loopback(self) -> bool:
         host = self.endpoint.rpartition(":")[0].strip("[]")
         return host in {"localhost", "::1"} or host.startswith("127.")
+
+    def described(self) -> str:
+        """Where it is, and why there, for people."""
+        return f"{self.endpoint} (from {self.found}; trusting {self.trust})"
+
+    def channel_options(self) -> list[tuple[str, str | int]]:
+        """What a channel of grpc to it needs, whichever half of the library makes it."""
+        options: list[tuple[str, str | int]] = [
+            ("grpc.max_receive_message_length", MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MESSAGE_BYTES),
+        ]
+        if self.is_loopback():
+            # A proxy named in the environment is for the network, never for this machine.
+            options.append(("grpc.enable_http_proxy", 0))
+            # Whatever name this machine has for itself: the CA is what counts here.
+            options.append(("grpc.ssl_target_name_override", "localhost"))
+        return options
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What every call carries: who asks, where the connection does not say it, and for whom."""

@@ -14,7 +14,8 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e._proto.stub import SandboxStub
 from k8e.client.channels import keep_for_ever, open_channel
 from k8e.client.discovery import Target
-from k8e.client.errors import DeadlineExceeded, SandboxError, Unreachable, rebuilt
+from k8e.client.errors import DeadlineExceeded, SandboxError, Unreachable
+from k8e.client.light.calls import ERROR_KEY, MARGIN_S, QUICK_S, refusal, unreachable
 from k8e.client.retries import pause_s
 
 if TYPE_CHECKING:
@@ -22,18 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["GATED_S", "MARGIN_S", "PERSON_S", "QUICK_S", "Transport", "deadline"]
 
-MARGIN_S = 15.0
-"""What a call may take beyond the command's own time."""
-QUICK_S = 60.0
-"""For calls that only look or change something small."""
 PERSON_S = 330.0
 """What a person may take, where a call comes to a gate of its session: the server gives them 300."""
 GATED_S = QUICK_S + PERSON_S
 """For calls that change something small, where a gate may be in the way."""
 
-ERROR_KEY = "k8e-error"
-RETRY_KEY = "k8e-retry-after-s"
-APPROVAL_KEY = "k8e-approval-id"
 NEVER_SENT = ("failed to connect to all addresses", "Connection refused", "DNS resolution failed")
 """How grpc says that a call did not leave this machine."""
 
@@ -147,27 +141,12 @@ class Transport:
 
     def _rebuilt(self, error: aio.AioRpcError) -> SandboxError:
         trailing = {key: value for key, value in error.trailing_metadata() or () if isinstance(value, str)}
-        retry = trailing.get(RETRY_KEY)
         details = error.details() or ""
-        made = rebuilt(
-            error.code().name,
-            trailing.get(ERROR_KEY, ""),
-            details,
-            float(retry) if retry else None,
-            approval_id=trailing.get(APPROVAL_KEY, ""),
-        )
+        made = refusal(error.code().name, details, trailing)
         if type(made) is DeadlineExceeded and ERROR_KEY not in trailing:
             return DeadlineExceeded(f"no answer from {self._target.endpoint} in time: {details}. {made.remedy}")
         if type(made) is not Unreachable:
             return made
-        unreachable = Unreachable(self._unreachable(details))
-        unreachable.was_sent = not any(words in details for words in NEVER_SENT)
-        return unreachable
-
-    def _unreachable(self, detail: str) -> str:
-        target = self._target
-        tried = f" Looked before in: {'; '.join(target.tried)}." if target.tried else ""
-        return (
-            f"no answer from {target.endpoint} (from {target.found}; trusting {target.trust}): {detail}.{tried} "
-            f"{Unreachable.remedy[0].upper()}{Unreachable.remedy[1:]}."
-        )
+        lost = unreachable(self._target.described(), details, self._target.tried)
+        lost.was_sent = not any(words in details for words in NEVER_SENT)
+        return lost

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime
 import json
 import stat
 import subprocess
@@ -14,6 +16,8 @@ import pytest
 from k8e.cli import certificates
 from k8e.client import requesting
 from k8e.client.errors import InvalidRequest, Unsupported
+from k8e.identity.authority import Authority
+from tests.support.door import open_door
 
 Told = tuple[int, dict[str, object]]
 Run = Callable[..., Told]
@@ -128,6 +132,21 @@ def test_a_certificate_that_ends_soon_is_renewed_by_using_it(
     assert json.loads(done.stdout)["via"] == "certificate"
     assert file.read_bytes() != first
     assert k8e("sandbox", "whoami", **elsewhere)[0] == 0
+
+
+@pytest.mark.anyio
+async def test_this_machine_is_trusted_by_its_ca_under_any_name_and_by_no_other_ca(
+    data_dir: Path, environ: dict[str, str]
+) -> None:
+    argv = [sys.executable, "-m", "k8e.cli.main", "sandbox", "whoami"]
+    async with open_door(data_dir / "one", host="127.0.0.9") as door:
+        authority = Authority.open(data_dir / "other", now=datetime.datetime.now(datetime.UTC))
+        for ca, expected in ((door.credentials.ca, 0), (authority.pem, 2)):
+            (data_dir / "ca").write_bytes(ca)
+            named = {"K8E_SANDBOX_ENDPOINT": door.target.endpoint, "K8E_SANDBOX_CERT": str(data_dir / "ca")}
+            process = await asyncio.create_subprocess_exec(*argv, env=environ | named, stdout=subprocess.PIPE)
+            told, _ = await process.communicate()
+            assert (process.returncode, b"127.0.0.9" in told) == (expected, expected == 2)
 
 
 def test_connect_checks_the_server_and_uses_it_from_now_on(

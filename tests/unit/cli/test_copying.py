@@ -123,6 +123,13 @@ def test_what_cannot_be_copied_is_said(k8e: Run, words: list[str], error: str) -
     assert (done.returncode, told(done)["error"]) == (1, error)
 
 
+def test_a_file_that_cannot_be_read_here_is_no_trouble_of_the_server(k8e: Run, session_id: str) -> None:
+    done = k8e("cp", "/proc/self/mem", f"{session_id}:there")
+    assert (done.returncode, told(done)["error"]) == (1, "invalid request")
+    assert "Start a server" not in str(told(done)["detail"])
+    assert k8e("read", session_id, "there").returncode == 1
+
+
 def test_a_colon_makes_a_session_unless_a_slash_stands_before_it() -> None:
     assert place("sess-1:/a:b") == Place("sess-1", "/a:b")
     assert place("sess-1:") == Place("sess-1", "/workspace")

@@ -61,6 +61,13 @@ def test_code_comes_byte_for_byte_from_the_argument_or_standard_input(k8e: Run) 
     assert k8e("run", "--raw", stdin=code).stdout == b'$HOME `id` "q" \\ \xff'
 
 
+def test_a_program_that_is_too_long_for_a_message_is_bad_input_and_says_what_to_do(k8e: Run) -> None:
+    done = k8e("run", stdin=b"#" * (33 * 2**20))
+    assert (done.returncode, told(done)["error"]) == (1, "invalid request")
+    assert "k8e sandbox write" in str(told(done)["detail"])
+    assert k8e("run", "--raw", stdin=b"#" * 2**20 + b"\necho hi").stdout == b"hi\n"  # the control
+
+
 def test_runs_share_a_session_until_it_is_gone_and_then_get_a_new_one(k8e: Run, tmp_path: Path) -> None:
     first = told(k8e("run", "echo kept > f"))["session_id"]
     again = told(k8e("run", "cat f"))

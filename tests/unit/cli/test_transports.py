@@ -14,7 +14,7 @@ import pytest
 
 from k8e.client.discovery import discover
 from k8e.client.errors import InvalidRequest, NotFound, SandboxError, Unreachable
-from k8e.client.light.calls import Answer, Calls, deadline, encoded, exact, only
+from k8e.client.light.calls import Answer, Calls, Request, deadline, encoded, exact, only
 from k8e.client.light.places import unix_path
 from k8e.client.light.remote import RemoteCalls
 from k8e.client.light.unix import UnixCalls
@@ -97,6 +97,19 @@ def test_a_server_that_refuses_is_heard_while_pieces_are_sent(calls: Calls) -> N
 
     with pytest.raises(NotFound, match="sess-none"):
         only(calls.stream("WriteStream", requests()))
+
+
+def test_what_cannot_be_read_to_be_sent_is_the_callers_mistake(calls: Calls, session_id: str) -> None:
+    def requests(trouble: Exception | None) -> Iterator[Request]:
+        yield {"open": {"session_id": session_id, "path_bytes": encoded("f")}}
+        if trouble:
+            raise trouble
+        yield {"data": encoded("whole")}
+
+    for trouble in (PermissionError(13, "Permission denied", "/here"), InvalidRequest("Permission denied")):
+        with pytest.raises(InvalidRequest, match="Permission denied"):
+            only(calls.stream("WriteStream", requests(trouble)))
+    assert only(calls.stream("WriteStream", requests(None))).number("size") == 5
 
 
 def test_leaving_a_stream_ends_the_command(calls: Calls, session_id: str, tmp_path: Path) -> None:

@@ -7,14 +7,16 @@ reads all of that. A transport raises the errors of `k8e.client.errors` and noth
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from k8e.client.errors import SandboxError, ServerFailed, rebuilt
+from k8e.client.errors import InvalidRequest, SandboxError, ServerFailed, Unreachable, rebuilt
 
 __all__ = [
     "CREATE_S",
+    "ERROR_KEY",
     "MARGIN_S",
+    "MESSAGE_BYTES",
     "QUICK_S",
     "Answer",
     "Calls",
@@ -23,8 +25,10 @@ __all__ = [
     "deadline",
     "encoded",
     "exact",
+    "given",
     "only",
     "refusal",
+    "unreachable",
 ]
 
 QUICK_S = 60.0
@@ -33,6 +37,12 @@ CREATE_S = 300.0
 """A cold start in a long queue; a warm one takes milliseconds."""
 MARGIN_S = 15.0
 """What a call may take beyond the command's own time."""
+MESSAGE_BYTES = 64 * 1024 * 1024
+"""The largest message that either side takes."""
+
+ERROR_KEY = "k8e-error"
+RETRY_KEY = "k8e-retry-after-s"
+APPROVAL_KEY = "k8e-approval-id"
 
 Request = Mapping[str, object]
 
@@ -46,6 +56,9 @@ class Answer:
 
     def __init__(self, fields: Mapping[str, object]) -> None:
         self._fields = fields
+
+    def names(self) -> list[str]:
+        return list(self._fields)
 
     def has(self, name: str) -> bool:
         return name in self._fields
@@ -156,7 +169,23 @@ def exact(answer: Answer, name: str) -> str:
     return raw.decode("utf-8", "surrogateescape") if raw else answer.text(name)
 
 
-def refusal(code: str, word: str, text: str, retry_after_s: str) -> SandboxError:
-    """The error that the server's words stand for."""
+def given(requests: Iterable[T]) -> Iterator[T]:
+    """A caller's requests; what cannot be read for them is the caller's error, not the connection's."""
+    try:
+        yield from requests
+    except OSError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def refusal(code: str, text: str, beside: Mapping[str, str]) -> SandboxError:
+    """The error that the server's words stand for, those beside the text among them."""
+    retry_after_s = beside.get(RETRY_KEY, "")
     later = Answer({"s": retry_after_s}).decimal("s") if retry_after_s else None
-    return rebuilt(code.upper(), word, text, later)
+    return rebuilt(code.upper(), beside.get(ERROR_KEY, ""), text, later, approval_id=beside.get(APPROVAL_KEY, ""))
+
+
+def unreachable(where: str, detail: str, tried: Sequence[str] = ()) -> Unreachable:
+    """Nobody answers there; `tried` is where an endpoint was looked for before."""
+    before = f" Looked before in: {'; '.join(tried)}." if tried else ""
+    remedy = Unreachable.remedy
+    return Unreachable(f"no answer from {where}: {detail}.{before} {remedy[0].upper()}{remedy[1:]}.")

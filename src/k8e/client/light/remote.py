@@ -16,16 +16,13 @@ from google.protobuf.message_factory import GetMessageClass
 from k8e._proto import sandbox_pb2
 from k8e.client.discovery import Target
 from k8e.client.errors import InvalidRequest, SandboxError, Unreachable
-from k8e.client.light.calls import QUICK_S, Answer, Duplex, Request, refusal
+from k8e.client.light.calls import QUICK_S, Answer, Duplex, Request, given, refusal, unreachable
 
 __all__ = ["RemoteCalls"]
 
 SERVICE = sandbox_pb2.DESCRIPTOR.services_by_name["SandboxService"]
-MESSAGE_BYTES = 64 * 1024 * 1024
 QUEUED = 4
 """Requests that wait for a server that is slow to take them."""
-ERROR_KEY = "k8e-error"
-RETRY_KEY = "k8e-retry-after-s"
 
 
 class RemoteCalls:
@@ -46,14 +43,15 @@ class RemoteCalls:
         self, rpc: str, requests: Sequence[Request] | Iterator[Request], *, timeout_s: float | None = None
     ) -> Iterator[Answer]:
         method = SERVICE.methods_by_name[rpc]
-        messages = (_message(method, each) for each in requests)
+        messages = (_message(method, each) for each in given(requests))
         # What is known beforehand is checked before anything is sent.
-        call = self._begun(method, iter(list(messages)) if isinstance(requests, Sequence) else messages, timeout_s)
+        sent = Remembering(iter(list(messages)) if isinstance(requests, Sequence) else messages)
+        call = self._begun(method, sent, timeout_s)
         try:
             for message in call:
                 yield _answer(message)
         except grpc.RpcError as error:
-            raise self._refused(error) from error
+            raise sent.error or self._refused(error) from error
         finally:
             call.cancel()
 
@@ -76,17 +74,28 @@ class RemoteCalls:
         if not isinstance(error, grpc.Call):
             return SandboxError(str(error))
         trailing = {key: value for key, value in error.trailing_metadata() or () if isinstance(value, str)}
-        made = refusal(
-            error.code().name, trailing.get(ERROR_KEY, ""), error.details() or "", trailing.get(RETRY_KEY, "")
-        )
-        return Unreachable(self._unreachable(str(made))) if type(made) is Unreachable else made
+        made = refusal(error.code().name, error.details() or "", trailing)
+        if type(made) is not Unreachable:
+            return made
+        return unreachable(self._target.described(), str(made), self._target.tried)
 
-    def _unreachable(self, detail: str) -> str:
-        tried = f" Looked for an endpoint in: {'; '.join(self._target.tried)}." if self._target.tried else ""
-        return (
-            f"no answer from {self._target.endpoint} (from {self._target.found}; trusting {self._target.trust}): "
-            f"{detail}.{tried} Start a server with `k8e server`, or set K8E_SANDBOX_ENDPOINT."
-        )
+
+class Remembering:
+    """Messages, and the error that ended them: gRPC reads them in a thread of its own and does not say it."""
+
+    def __init__(self, messages: Iterator[Message]) -> None:
+        self._messages = messages
+        self.error: SandboxError | None = None
+
+    def __iter__(self) -> Iterator[Message]:
+        return self
+
+    def __next__(self) -> Message:
+        try:
+            return next(self._messages)
+        except SandboxError as error:
+            self.error = error
+            raise
 
 
 class Handoff:
@@ -177,11 +186,4 @@ def _answer(message: Message) -> Answer:
 
 def _opened(target: Target) -> grpc.Channel:
     credentials = grpc.ssl_channel_credentials(target.roots, target.key, target.certificate)
-    options: list[tuple[str, Any]] = [
-        ("grpc.max_receive_message_length", MESSAGE_BYTES),
-        ("grpc.max_send_message_length", MESSAGE_BYTES),
-    ]
-    if target.is_loopback():
-        # A proxy named in the environment is for the network, never for this machine.
-        options.append(("grpc.enable_http_proxy", 0))
-    return grpc.secure_channel(target.endpoint, credentials, options=options)
+    return grpc.secure_channel(target.endpoint, credentials, options=target.channel_options())

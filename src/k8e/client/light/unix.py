@@ -13,8 +13,8 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from k8e.client.errors import DeadlineExceeded, SandboxError, ServerFailed, Unreachable
-from k8e.client.light.calls import QUICK_S, Answer, Duplex, Request, refusal
+from k8e.client.errors import DeadlineExceeded, SandboxError, ServerFailed
+from k8e.client.light.calls import QUICK_S, Answer, Duplex, Request, given, refusal, unreachable
 from k8e.client.light.http import Exchange, LostConnectionError, envelope
 
 __all__ = ["UnixCalls"]
@@ -26,8 +26,6 @@ PATIENCE_S = 5.0
 """How long after a call's own deadline the server may take to say that it has passed."""
 END_OF_STREAM = 2
 ADDRESS_BYTES = 107
-ERROR_KEY = "k8e-error"
-RETRY_KEY = "k8e-retry-after-s"
 
 
 class UnixCalls:
@@ -57,7 +55,7 @@ class UnixCalls:
                     exchange.send_head(SERVICE + rpc, head, b"".join(envelope(_json(each)) for each in requests))
                 else:
                     exchange.send_head(SERVICE + rpc, head, None)
-                    exchange.send_pieces(envelope(_json(each)) for each in requests)
+                    exchange.send_pieces(envelope(_json(each)) for each in given(requests))
                 status, headers = exchange.receive_head()
                 if status != 200:
                     raise _refused(status, headers, exchange.receive_all())
@@ -104,9 +102,7 @@ class UnixCalls:
     def _lost(self, error: Exception) -> SandboxError:
         if isinstance(error, TimeoutError):
             return DeadlineExceeded(f"no answer from {self._path} in time")
-        return Unreachable(
-            f"no answer from {self._path}: {error}. Start a server with `k8e server`, or set K8E_SANDBOX_ENDPOINT."
-        )
+        return unreachable(self._path, str(error))
 
 
 class UnixDuplex:
@@ -174,7 +170,7 @@ def _refused(status: int, headers: Mapping[str, str], body: bytes) -> SandboxErr
     except ServerFailed:
         return ServerFailed(f"the server answered {status}: {body[:200]!r}")
     code, text = told.text("code") or "unknown", told.text("message") or f"the server answered {status}"
-    return refusal(code, headers.get(ERROR_KEY, ""), text, headers.get(RETRY_KEY, ""))
+    return refusal(code, text, headers)
 
 
 def _answers(exchange: Exchange) -> Iterator[Answer]:
@@ -185,11 +181,7 @@ def _answers(exchange: Exchange) -> Iterator[Answer]:
             continue
         if "error" in told:
             error, trailers = Answer(told).one("error"), Answer(told).one("metadata")
-            raise refusal(
-                error.text("code"),
-                "".join(trailers.texts(ERROR_KEY)[:1]),
-                error.text("message"),
-                "".join(trailers.texts(RETRY_KEY)[:1]),
-            )
+            beside = {name: "".join(trailers.texts(name)[:1]) for name in trailers.names()}
+            raise refusal(error.text("code"), error.text("message"), beside)
         return
     raise LostConnectionError("the stream ended before its end was told")
