@@ -7,6 +7,7 @@ __all__ = ["BY_COMMAND", "SANDBOX", "SANDBOX_IN_SHORT", "SERVER", "TOP"]
 TOP = """k8e runs code that nobody trusts, isolated by gVisor, for AI agents and the people who build them.
 
   k8e sandbox run --lang python "print('hello')"     the first use sets everything up
+  k8e sandbox-install-skill                          your agents know it from now on
   k8e sandbox --help                                 sessions, files, background runs
   k8e server status                                  the server behind it
   k8e doctor                                         what this machine can do
