@@ -114,8 +114,7 @@ def plan(present: Mapping[str, bytes], wanted: Mapping[str, bytes], ours: Mappin
 def uninstall(target: Path, *, force: bool, is_dry: bool, near: Path) -> Outcome:
     """Take away what we put there; what the user changed or added stays. `near` is the config that came along."""
     if not target.is_dir() or not (known := _known(target)).files:
-        detail = "this folder is not ours" if target.exists() else ""
-        return Outcome(action="kept" if detail else "absent", detail=detail)
+        return Outcome(action="absent", detail="what is there is not ours" if target.exists() else "")
     present = _present(target, known.files)
     gone = [name for name, data in present.items() if force or known.files[name] == _digest(data)]
     kept = tuple(name for name in present if name not in gone)

@@ -93,7 +93,7 @@ def test_removing_leaves_what_is_the_users(target: Path) -> None:
     done = take(target)
     assert (done.changed, done.kept) == (("references/a.md", "references/gone.md"), ("SKILL.md",))
     assert seen(target) == {"SKILL.md": b"mine", "notes.md": b"added"}
-    assert take(target).detail == "this folder is not ours"
+    assert take(target) == Outcome(action="absent", detail="what is there is not ours")
 
 
 def test_removing_by_force_takes_changed_files_but_never_added_ones(target: Path) -> None:
@@ -108,7 +108,7 @@ def test_somebody_elses_folder_of_the_same_name_is_left_alone_unless_forced(targ
     target.mkdir(parents=True)
     (target / "SKILL.md").write_bytes(b"another program's")
     assert put(target, OLD).action == "kept"
-    assert take(target).action == "kept"
+    assert take(target, force=True).action == "absent"
     assert seen(target) == {"SKILL.md": b"another program's"}
     assert put(target, OLD, force=True).action == "updated"
     assert seen(target) == OLD
@@ -129,7 +129,7 @@ def test_a_list_that_says_anything_strange_counts_for_nothing(target: Path, tmp_
     (target / LIST).write_text(
         text.replace('"x"', json.dumps("2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"))
     )
-    assert take(target, force=True).action == "kept"
+    assert take(target, force=True).action == "absent"
     assert victim.exists()
 
 
