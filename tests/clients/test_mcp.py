@@ -176,7 +176,7 @@ async def test_bytes_survive_and_a_sub_agent_sees_them(mcp: Client) -> None:
     found = await fields(mcp, "sandbox_exec", session_id=child, command="cat /workspace/b", binary=True)
     assert base64.b64decode(found["stdout_base64"]) == data
     files = await fields(mcp, "sandbox_list_files", session_id=child)
-    assert "/workspace/b" in [each["path"] for each in files["files"]]
+    assert [each["path"] for each in files["files"]] == ["/workspace/b"]
 
 
 async def test_twenty_clients_at_once_each_have_a_sandbox_of_their_own(server: Server) -> None:

@@ -47,7 +47,9 @@ BINARY = flag("Also return the exact bytes, as stdout_base64 and stderr_base64")
 
 
 def seconds(default: int) -> Schema:
-    return number(f"Seconds until it is ended, {default} by default", default=default, minimum=0, maximum=SECONDS)
+    return number(
+        f"Seconds until it is ended, {default} by default; 0 for none", default=default, minimum=0, maximum=SECONDS
+    )
 
 
 EXIT_CODE = whole("0 is success; 124 after a time-out, 128+n after signal n")

@@ -7,7 +7,7 @@ import mimetypes
 import re
 from dataclasses import dataclass
 
-__all__ = ["Kind", "kind_of", "mime_of", "text_of"]
+__all__ = ["BYTES", "Kind", "kind_of", "mime_of", "text_of"]
 
 PICTURES = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),

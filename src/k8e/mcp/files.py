@@ -17,8 +17,11 @@ __all__ = ["FILES", "READ_BYTES", "list_files", "read", "write"]
 
 READ_BYTES = 16 * 1024 * 1024
 """In one answer; the rest of a longer file is read from an offset."""
+HEAD_BYTES = 4096
 FILES = 5000
 """In one list: more of them help nobody."""
+SMALLER = "make it smaller, such as a picture of fewer pixels, or read it in parts with offset and length."
+REPLACED = "\N{REPLACEMENT CHARACTER}"
 
 
 async def write(call: ToolCall) -> types.CallToolResult:
@@ -39,18 +42,22 @@ def decoded(content: str) -> bytes:
 async def read(call: ToolCall) -> types.CallToolResult:
     """Only as content: clients that prefer structured content would not show the picture."""
     path, offset = call.args.text("path"), call.args.whole("offset")
-    wanted = call.args.whole("length", READ_BYTES)
+    wanted = call.args.whole("length")
     size = (await call.client.stat(call.session_id, path)).size
-    data = await call.client.read_bytes(call.session_id, path, offset=offset, length=min(wanted, READ_BYTES))
-    kind = contents.kind_of(path, data)
+    length = min(wanted or READ_BYTES, READ_BYTES)
+    data = await call.client.read_bytes(call.session_id, path, offset=offset, length=length)
+    # What a file is shows at its beginning; a part of it may look like anything.
+    head = await call.client.read_bytes(call.session_id, path, length=HEAD_BYTES) if offset else data
+    kind = contents.kind_of(path, head)
     is_whole = offset + len(data) >= size
     if kind.form == "text":
         text, taken = contents.text_of(data, is_whole=is_whole)
-        notes = [] if is_whole and "\ufffd" not in text else [about(offset, offset + taken, size, text)]
-        return types.CallToolResult(content=[raw_text(text), *notes])
-    if not is_whole and kind.form != "blob":
-        kind = contents.Kind("blob", "application/octet-stream")  # half a picture is none
+        return types.CallToolResult(content=[raw_text(text), *notes(offset, offset + taken, size, text)])
     said = f"{visible(path)}: {kind.mime}, {part(offset, offset + len(data), size)}"
+    if not is_whole and not wanted:
+        return types.CallToolResult(content=[raw_text(f"{said}. It is too large for one answer: {SMALLER}")])
+    if offset or not is_whole:
+        kind = contents.Kind("blob", contents.BYTES)  # half a picture is none
     return types.CallToolResult(content=[block(call, path, kind, data), raw_text(said)])
 
 
@@ -65,12 +72,12 @@ def block(call: ToolCall, path: str, kind: contents.Kind, data: bytes) -> types.
     return types.EmbeddedResource(type="resource", resource=resource)
 
 
-def about(begin: int, end: int, size: int, text: str) -> types.TextContent:
+def notes(begin: int, end: int, size: int, text: str) -> list[types.TextContent]:
     """Said beside a text that is not all, or not exactly, what is in the file."""
     said = [f"[{part(begin, end, size)}]"] if end < size or begin else []
-    if "\ufffd" in text:
-        said.append("[bytes that are not UTF-8 are shown as \ufffd]")
-    return raw_text(" ".join(said))
+    if REPLACED in text:
+        said.append(f"[bytes that are not UTF-8 are shown as {REPLACED}]")
+    return [raw_text(" ".join(said))] if said else []
 
 
 def part(begin: int, end: int, size: int) -> str:

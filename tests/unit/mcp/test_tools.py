@@ -229,6 +229,26 @@ async def test_a_long_file_comes_in_parts_that_say_where_the_next_begins(
     assert got == text
 
 
+async def test_a_picture_that_is_too_large_is_described_and_can_be_read_in_parts(
+    client: Client, session_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "READ_BYTES", 16)
+    await write(client, session_id, "big.png", PNG)
+    (said,) = (await called(client, "sandbox_read_file", session_id=session_id, path="big.png")).content
+    assert "image/png" in first_text([said])
+    assert "too large for one answer" in first_text([said])
+    parts = b""
+    for offset in range(0, len(PNG), 16):
+        found = await called(
+            client, "sandbox_read_file", session_id=session_id, path="big.png", offset=offset, length=16
+        )
+        block = found.content[0]
+        assert isinstance(block, EmbeddedResource)
+        assert isinstance(block.resource, BlobResourceContents)
+        parts += base64.b64decode(block.resource.blob)
+    assert parts == PNG
+
+
 async def test_what_is_not_utf8_is_said(client: Client, session_id: str) -> None:
     await write(client, session_id, "old.txt", "Straße".encode("latin-1"))
     found = await called(client, "sandbox_read_file", session_id=session_id, path="old.txt")
