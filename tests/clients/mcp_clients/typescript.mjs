@@ -1,0 +1,34 @@
+// The official TypeScript client: connects by a URL, or by starting the command that follows, and says what it met.
+import { Client } from "@modelcontextprotocol/sdk/client/index.js";
+import { StdioClientTransport } from "@modelcontextprotocol/sdk/client/stdio.js";
+import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
+
+const [where, ...args] = process.argv.slice(2);
+const transport = where.startsWith("http")
+  ? new StreamableHTTPClientTransport(new URL(where))
+  : new StdioClientTransport({ command: where, args, env: process.env });
+const client = new Client({ name: "k8e-tests", version: "1" });
+await client.connect(transport);
+
+const { tools } = await client.listTools();
+const ran = await client.callTool({ name: "sandbox_run", arguments: { code: "print(6 * 7)", language: "python" } });
+const told = [];
+const streamed = await client.callTool(
+  {
+    name: "sandbox_exec_stream",
+    arguments: { session_id: ran.structuredContent.session_id, command: "for n in 1 2 3; do echo $n; sleep 0.3; done" },
+  },
+  undefined,
+  { onprogress: (progress) => told.push(progress) },
+);
+await client.ping();
+console.log(
+  JSON.stringify({
+    server: client.getServerVersion().name,
+    tools: tools.map((tool) => tool.name),
+    stdout: ran.structuredContent.stdout,
+    streamed: streamed.content[0].text,
+    progress: told.length,
+  }),
+);
+await client.close();
