@@ -6,9 +6,9 @@ import argparse
 import json
 import os
 
-from k8e.cli import certificates
 from k8e.cli.output import failed, print_json, say
 from k8e.cli.reaching import reach
+from k8e.client import certificates
 from k8e.client.errors import InvalidRequest, SandboxError
 from k8e.client.light.profiles import Connection, config_path, connection, write
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from k8e import __version__
-from k8e.cli import certificates
-from k8e.cli.certificates import Certificates
 from k8e.cli.output import print_json, say
 from k8e.cli.reaching import headers
-from k8e.client.errors import Denied, InvalidRequest, SandboxError, ServerFailed, Unauthenticated, Unreachable
+from k8e.client import certificates
+from k8e.client.certificates import Certificates
+from k8e.client.errors import Denied, InvalidRequest, SandboxError, Unauthenticated, Unreachable
 from k8e.client.light.profiles import Connection, connection
 from k8e.client.requesting import key_and_request
 
@@ -77,10 +77,7 @@ def certified(target: Target, sent: Mapping[str, str], device: str) -> Certifica
     finally:
         calls.close()
     made = Certificates(answer.text("ca_cert").encode(), answer.text("cert").encode(), key)
-    if target.roots is None or certificates.der(made.ca) != certificates.der(target.roots):
-        raise ServerFailed("the server certifies with another CA than the one it shows; nothing was stored")
-    certificates.der(made.client)
-    return made
+    return certificates.checked(made, target.roots)
 
 
 def authority(args: argparse.Namespace, place: Connection, environ: Mapping[str, str]) -> bytes:

@@ -81,7 +81,7 @@ def _remote(args: argparse.Namespace, place: Connection, environ: Mapping[str, s
 
 def _target(args: argparse.Namespace, place: Connection, environ: Mapping[str, str]) -> Target:
     """The endpoint with whom to trust there, and our own certificate where we have one for it, renewed in time."""
-    from k8e.cli.certificates import days_left
+    from k8e.client.certificates import days_left
     from k8e.client.discovery import discover
 
     def found() -> Target:

@@ -19,7 +19,7 @@ from pathlib import Path
 from k8e.client.errors import InvalidRequest
 from k8e.client.light.calls import MESSAGE_BYTES
 from k8e.client.light.places import SYSTEM_DATA_DIR, data_dirs, doors, own_data_dir
-from k8e.client.light.profiles import Connection, config_path, connection, plain_address, profiles_path
+from k8e.client.light.profiles import Connection, config_path, connection, home, plain_address, profiles_path
 
 __all__ = ["DEFAULT_ENDPOINT", "SYSTEM_DATA_DIR", "Target", "data_dirs", "default_tenant", "discover", "own_data_dir"]
 
@@ -28,6 +28,10 @@ KUBECONFIG = Path("/etc/k8e/k8e.yaml")
 CA_FILES = ("sandbox-ca.crt", "serving-kube-apiserver.crt")
 
 _CA_DATA = re.compile(r"certificate-authority-data:\s*([A-Za-z0-9+/=]+)")
+
+
+def own_cert_dir() -> Path:
+    return home(os.environ)  # noqa: TID251 - making a client is an entry point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,8 @@ class Target:
     """For whom an administrator speaks; empty means for oneself."""
     tried: tuple[str, ...] = ()
     """Where an endpoint was looked for before this one was taken, for people."""
+    cert_dir: Path = field(default_factory=own_cert_dir)
+    """Where a login leaves what the next client looks for."""
 
     def is_loopback(self) -> bool:
         host = self.endpoint.rpartition(":")[0].strip("[]")
@@ -109,6 +115,7 @@ def discover(
         api_key=key,
         owner=_word(owner, "owner"),
         tried=tried,
+        cert_dir=place.cert_dir,
     )
 
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from k8e.cli import certificates
-from k8e.client import requesting
+from k8e.client import certificates, requesting
 from k8e.client.errors import InvalidRequest, Unsupported
 from k8e.identity.authority import Authority
 from tests.support.door import open_door

@@ -7,9 +7,11 @@ import datetime
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from k8e._proto import sandbox_pb2 as pb
 from k8e.client import (
     Approval,
     AsyncSandboxClient,
@@ -17,6 +19,7 @@ from k8e.client import (
     Denied,
     NotFound,
     SandboxClient,
+    ServerFailed,
     Unauthenticated,
     Unreachable,
 )
@@ -111,6 +114,50 @@ def test_a_login_leaves_a_certificate_that_later_clients_use_without_the_key(
     with SandboxClient(target.endpoint) as client:
         assert (client.whoami().identity, client.whoami().via) == ("key:laptop", "certificate")
         assert client.login(cert_dir=tmp_path / "renewed").valid_days == 90
+
+
+def test_a_login_is_kept_where_its_profile_looks(
+    target: Target, key: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles = tmp_path / "profiles.yaml"
+    profiles.write_text(f"profiles: {{box: {{endpoint: '{target.endpoint}', cert_dir: {tmp_path / 'box'}}}}}")
+    monkeypatch.setenv("K8E_SANDBOX_CONFIG", str(profiles))
+    monkeypatch.setenv("K8E_DATA_DIR", target.found)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with SandboxClient(profile="box", api_key=key("tablet")) as client:
+        assert client.login().cert_dir == str(tmp_path / "box")
+    with SandboxClient(profile="box") as client:
+        assert (client.whoami().identity, client.whoami().via) == ("key:tablet", "certificate")
+    assert not (tmp_path / "home").exists()
+
+
+class Misled(AsyncSandboxClient):
+    """Of a server that certifies with a CA that nobody trusts yet."""
+
+    other: bytes
+
+    async def _call(self, method: Any, request: Any, *, timeout_s: float | None) -> Any:
+        answer = await super()._call(method, request, timeout_s=timeout_s)
+        if isinstance(answer, pb.LoginResponse):
+            answer.ca_cert = self.other.decode()
+        return answer
+
+
+@pytest.mark.anyio
+async def test_a_login_is_refused_where_the_ca_is_not_the_trusted_one(
+    target: Target, key: Callable[..., str], tmp_path: Path
+) -> None:
+    other = Authority.open(tmp_path / "other", now=datetime.datetime.now(datetime.UTC)).pem
+    text = key("watch")
+    both = dataclasses.replace(target, api_key=text, roots=other + (target.roots or b""))
+    async with AsyncSandboxClient(target=both) as client:
+        await client.login(cert_dir=tmp_path / "kept")  # the control: one of several that are trusted
+    assert (tmp_path / "kept" / "ca.crt").read_bytes() == target.roots
+    async with Misled(target=dataclasses.replace(target, api_key=text)) as client:
+        client.other = other
+        with pytest.raises(ServerFailed, match="another CA"):
+            await client.login(cert_dir=tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
 
 
 def test_a_login_without_a_key_says_what_it_needs(admin: SandboxClient, tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from k8e.client.errors import InvalidRequest
+from k8e.client.errors import InvalidRequest, ServerFailed
 from k8e.client.light.profiles import write
 
-__all__ = ["Certificates", "days_left", "der", "fingerprint", "forget", "pem", "pinned", "read", "store"]
+__all__ = ["Certificates", "checked", "days_left", "fingerprint", "forget", "pem", "pinned", "read", "store"]
 
 _VALIDITY = re.compile(rb"\x30.(?:\x17\x0d(?:\d{12})Z)\x17\x0d(\d{12})Z", re.DOTALL)
 _DAY_S = 86400
+BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 class Certificates(NamedTuple):
@@ -51,6 +52,14 @@ def forget(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
+def checked(made: Certificates, roots: bytes | None) -> Certificates:
+    """What a server certified, if it did so with a CA that is trusted already. Raises: ServerFailed."""
+    if roots is None or der(made.ca) not in (der(each) for each in each_pem(roots)):
+        raise ServerFailed("the server certifies with another CA than the one it shows; nothing was stored")
+    der(made.client)
+    return made
+
+
 def days_left(certificate: bytes, now_s: float | None = None) -> float:
     """Until a certificate in PEM ends; read off its dates, because parsing it all takes a library."""
     found = _VALIDITY.search(der(certificate))
@@ -62,7 +71,7 @@ def days_left(certificate: bytes, now_s: float | None = None) -> float:
 
 def der(certificate: bytes) -> bytes:
     """The first certificate of a PEM text. Raises: InvalidRequest."""
-    body = certificate.partition(b"-----BEGIN CERTIFICATE-----")[2].partition(b"-----END CERTIFICATE-----")[0]
+    body = certificate.partition(BEGIN)[2].partition(b"-----END CERTIFICATE-----")[0]
     try:
         decoded = binascii.a2b_base64(body)
     except binascii.Error as error:
@@ -72,10 +81,15 @@ def der(certificate: bytes) -> bytes:
     return decoded
 
 
+def each_pem(bundle: bytes) -> list[bytes]:
+    """The certificates of a PEM text, one by one."""
+    return [BEGIN + each for each in bundle.split(BEGIN)[1:]]
+
+
 def pem(certificate: bytes) -> bytes:
     text = binascii.b2a_base64(certificate, newline=False)
     lines = [text[start : start + 64] for start in range(0, len(text), 64)]
-    return b"\n".join([b"-----BEGIN CERTIFICATE-----", *lines, b"-----END CERTIFICATE-----", b""])
+    return b"\n".join([BEGIN, *lines, b"-----END CERTIFICATE-----", b""])
 
 
 def fingerprint(certificate: bytes) -> str:
