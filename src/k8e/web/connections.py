@@ -6,7 +6,6 @@ A head has to arrive in a bounded time and size; how many connections there are 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol

@@ -16,6 +16,7 @@ from k8e.web.guests import Guest, Guests, Kind
 from k8e.web.mirror import PING_S, mirrored, stream
 from k8e.web.routing import SESSION_HEADER, Form, form_of
 from k8e.web.visitors import Visitor
+from k8e.web.wholes import whole_where_possible
 
 __all__ = ["McpEndpoint"]
 
@@ -56,7 +57,8 @@ class McpEndpoint:
         if guest is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, "no such session: it has ended, or is somebody else's")
         if guest.kind is Kind.SESSION:
-            await self._serve(guest, scope, receive, send)
+            is_question = scope["method"] == "POST"
+            await self._serve(guest, scope, receive, whole_where_possible(send) if is_question else send)
             if scope["method"] == "DELETE":
                 guest.is_ended.set()
         elif scope["method"] == "POST":
@@ -75,7 +77,7 @@ class McpEndpoint:
             await send(message)
 
         try:
-            await self._serve(guest, scope, receive, noting)
+            await self._serve(guest, scope, receive, whole_where_possible(noting))
         finally:
             if not guest.token:
                 guest.is_ended.set()

@@ -1,0 +1,252 @@
+"""`k8e sandbox-mcp --http` as agents meet it: the official clients by its URL, real sandboxes, real deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.client import ConnectMode
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, TextContent
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+from k8e.client import AsyncSandboxClient
+from k8e.setup.provision import Provisioned
+from tests.support.commands import K8E
+from tests.support.mcp_clients import NodeClients, node_clients
+from tests.support.servers import Server
+
+__all__ = ["node_clients"]
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE_S = 30.0
+MIB = 2**20
+
+
+@contextmanager
+def serving(environ: dict[str, str], *flags: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The command, its URL, and at the end its end."""
+    argv = [str(K8E), "sandbox-mcp", "--http", "--http-addr", "127.0.0.1:0", *flags]
+    with subprocess.Popen(argv, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            found = re.search(r"http://\S+", process.stderr.readline())
+            assert found is not None
+            yield found[0], process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) in {0, -signal.SIGKILL}
+
+
+@pytest.fixture(scope="module")
+def url(server: Server) -> Iterator[str]:
+    with serving(server.environ, "--grace", "1") as (url, _):
+        yield url
+
+
+@asynccontextmanager
+async def connected(url: str, mode: ConnectMode = "legacy") -> AsyncIterator[Client]:
+    """The official client; a proxy that the environment names is not for this machine."""
+    async with (
+        httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(params=["legacy", "2026-07-28"])
+async def mcp(url: str, tidy: None, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
+    async with connected(url, request.param) as client:
+        yield client
+
+
+async def called(client: Client, name: str, **arguments: Any) -> CallToolResult:
+    result = await client.call_tool(name, arguments)
+    assert isinstance(result, CallToolResult)
+    return result
+
+
+async def fields(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
+    result = await called(client, name, **arguments)
+    assert not result.is_error, result
+    return dict(result.structured_content or {})
+
+
+def text(result: CallToolResult) -> str:
+    assert isinstance(result.content[0], TextContent)
+    return result.content[0].text
+
+
+async def until(found: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await found():
+            await asyncio.sleep(0.05)
+
+
+# --- clients ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_python_client_finds_twelve_tools_and_uses_them(mcp: Client) -> None:
+    assert len((await mcp.list_tools()).tools) == 12
+    ran = await fields(mcp, "sandbox_run", code="print(6 * 7)", language="python")
+    assert (ran["stdout"], ran["exit_code"]) == ("42\n", 0)
+    again = await fields(mcp, "sandbox_run", code="echo again")
+    assert again["session_id"] == ran["session_id"]
+
+
+async def test_a_client_hears_of_progress(mcp: Client) -> None:
+    session_id = (await fields(mcp, "sandbox_run", code="true"))["session_id"]
+    heard: list[float] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(progress)
+
+    command = "for n in 1 2 3; do echo $n; sleep 0.3; done"
+    arguments = {"session_id": session_id, "command": command}
+    result = await mcp.call_tool("sandbox_exec_stream", arguments, progress_callback=note)
+    assert isinstance(result, CallToolResult)
+    assert text(result) == "1\n2\n3\n"
+    assert len(heard) >= 2
+
+
+def test_the_typescript_client_finds_and_uses_them(
+    node_clients: NodeClients, url: str, environ: dict[str, str]
+) -> None:
+    told = json.loads(node_clients.typescript([url], environ))
+    assert (told["server"], len(told["tools"])) == ("k8e-sandbox", 12)
+    assert (told["stdout"], told["streamed"]) == ("42\n", "1\n2\n3\n")
+    assert told["progress"] >= 2
+
+
+def test_the_inspector_finds_and_uses_them(node_clients: NodeClients, url: str, environ: dict[str, str]) -> None:
+    listed = json.loads(node_clients.inspector([url, "--transport", "http", "--method", "tools/list"], environ))
+    assert len(listed["tools"]) == 12
+    asking = ["--method", "tools/call", "--tool-name", "sandbox_run", "--tool-arg", "code=echo from the inspector"]
+    ran = json.loads(node_clients.inspector([url, "--transport", "http", *asking], environ))
+    assert ran["structuredContent"]["stdout"] == "from the inspector\n"
+
+
+@pytest.mark.parametrize("revision", HANDSHAKE_PROTOCOL_VERSIONS)
+async def test_every_revision_with_a_handshake_is_spoken(url: str, revision: str) -> None:
+    params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        for accept in ("application/json, text/event-stream", "*/*"):
+            answer = await http.post(url, json=asked, headers={"accept": accept})
+            assert answer.status_code == 200
+            assert f'"protocolVersion":"{revision}"' in answer.text
+
+
+async def test_ten_megabytes_and_ten_thousand_lines_go_through(mcp: Client) -> None:
+    session_id = (await fields(mcp, "sandbox_run", code="true"))["session_id"]
+    content = "0123456789abcdef" * (10 * MIB // 16)
+    await fields(mcp, "sandbox_write_file", session_id=session_id, path="large.txt", content=content)
+    assert text(await called(mcp, "sandbox_read_file", session_id=session_id, path="large.txt")) == content
+    counted = await called(mcp, "sandbox_exec_stream", session_id=session_id, command="seq 10000")
+    assert text(counted) == "".join(f"{number}\n" for number in range(1, 10001))
+
+
+async def test_a_client_that_ends_its_session_takes_its_sandboxes_along(url: str, server: Server, tidy: None) -> None:
+    async with connected(url) as client:
+        session_id = (await fields(client, "sandbox_run", code="true"))["session_id"]
+    async with AsyncSandboxClient(target=server.target()) as caller:
+
+        async def is_gone() -> bool:
+            return session_id not in [each.session_id for each in await caller.sessions("all")]
+
+        await until(is_gone)
+
+
+# --- deaths -----------------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+@pytest.fixture
+def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
+    flags = ("--pool-min", "0", "--mcp-grace", "5", "--default-runtime", "container")
+    server = Server(data_dir, *flags, listen=f"127.0.0.1:{free_port()}")
+    server.start()
+    yield server
+    server.destroy()
+
+
+async def test_the_death_of_the_server_and_then_of_the_door(mortal: Server) -> None:
+    """The server's next one goes on in the same session; what a killed door's clients made ends by itself."""
+    with serving(mortal.environ) as (url, door):
+        async with AsyncSandboxClient(target=mortal.target()) as caller, httpx2.AsyncClient(trust_env=False) as http:
+            opened = await ask(http, url, "initialize", INITIALIZE)
+            session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+            ran = result(await tool(http, url, session, "sandbox_run", code="echo kept > kept"))
+            session_id = ran["structuredContent"]["session_id"]
+
+            async with asyncio.TaskGroup() as group:
+                slow = group.create_task(
+                    tool(http, url, session, "sandbox_run", code="touch begun; sleep 600", timeout=600), name="slow"
+                )
+
+                async def has_begun() -> bool:
+                    return "/workspace/begun" in [each.path for each in await caller.list_directory(session_id)]
+
+                await until(has_begun)
+                mortal.kill()
+            lost = result(slow.result())
+            assert lost["isError"] is True
+            mortal.start()
+            again = result(await tool(http, url, session, "sandbox_run", code="cat kept"))
+            assert again["structuredContent"]["session_id"] == session_id
+            assert again["structuredContent"]["stdout"] == "kept\n"
+
+            door.kill()
+
+            async def is_gone() -> bool:
+                return session_id not in [each.session_id for each in await caller.sessions("all")]
+
+            await until(is_gone)
+
+
+INITIALIZE = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "test", "version": "1"},
+}
+
+
+async def ask(
+    http: httpx2.AsyncClient, url: str, method: str, params: dict[str, Any], **headers: str
+) -> httpx2.Response:
+    accepted = {"accept": "application/json, text/event-stream", **headers}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+    answer = await http.post(url, json=asked, headers=accepted, timeout=PATIENCE_S)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+async def tool(
+    http: httpx2.AsyncClient, url: str, session: dict[str, str], name: str, **arguments: Any
+) -> httpx2.Response:
+    return await ask(http, url, "tools/call", {"name": name, "arguments": arguments}, **session)
+
+
+def result(answer: httpx2.Response) -> dict[str, Any]:
+    """The one answer, whole or among events."""
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    told = events or [answer.json()]
+    found = next(each["result"] for each in told if each.get("id") == 1)
+    assert isinstance(found, dict)
+    return found
