@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from k8e.cli.output import say
 from k8e.client.errors import InvalidRequest, Unreachable
 from k8e.client.light.calls import Calls
-from k8e.client.light.places import data_dirs, unix_path
+from k8e.client.light.places import data_dirs, own_data_dir, unix_path
 from k8e.client.light.profiles import Connection, connection
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def reach(args: argparse.Namespace, environ: Mapping[str, str], *, starts_server
     """The server to talk to, started first if it is ours to start. Raises: SandboxError."""
     place = connection(getattr(args, "endpoint", None) or "", getattr(args, "profile", None) or "", environ)
     sent = headers(args, environ)
+    args.account = account(place, sent, environ)
     if place.advice:
         say(place.advice)
     if not place.endpoint:
@@ -45,6 +46,22 @@ def reach(args: argparse.Namespace, environ: Mapping[str, str], *, starts_server
 
             return UnixCalls(path, sent)
     return _remote(args, place, environ, sent)
+
+
+def account(place: Connection, sent: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """A server and who we are there, as far as we can tell: a session of one account is not another one's."""
+    parts = [place.endpoint or str(own_data_dir(environ))]
+    if "authorization" in sent:
+        import hashlib  # costs a millisecond, which only those with a key pay
+
+        parts.append(f"key {hashlib.sha256(sent['authorization'].encode()).hexdigest()[:16]}")
+    elif environ.get("K8E_SANDBOX_KEY"):
+        parts.append(f"certificate {environ.get('K8E_SANDBOX_CERT', '')}")
+    elif place.endpoint:
+        parts.append(f"certificates in {place.cert_dir}")
+    if "k8e-owner" in sent:
+        parts.append(f"for {sent['k8e-owner']}")
+    return ", ".join(parts)
 
 
 def headers(args: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, str]:

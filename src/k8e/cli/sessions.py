@@ -128,7 +128,7 @@ def run_subagent(args: argparse.Namespace, calls: Calls) -> int:
 
 
 def show_status(args: argparse.Namespace, calls: Calls) -> int:
-    state = shared(args.tenant)
+    state = shared(args)
     told: dict[str, object] = {"available": True, "session_id": state.current(), "tenant_id": state.tenant}
     try:
         calls.unary("ServerStatus", {})

@@ -22,22 +22,22 @@ def tenant(named: str) -> str:
     return named or os.environ.get("K8E_SANDBOX_TENANT", "")
 
 
-def shared(named: str) -> SharedSession:
-    """The shared session's state of this user."""
-    return SharedSession.of(tenant(named), os.environ)
+def shared(args: argparse.Namespace) -> SharedSession:
+    """The shared session's state of this user, at the server that was reached."""
+    return SharedSession.of(tenant(args.tenant), args.account, os.environ)
 
 
 def forget(session_id: str) -> None:
     """Drop every state that names a session which was destroyed."""
-    for directory in shared("").directory.parent.glob("*/"):
-        SharedSession(directory, "").forget(session_id)
+    for state in SharedSession.every(os.environ):
+        state.forget(session_id)
 
 
 def in_session(args: argparse.Namespace, calls: Calls, work: Callable[[str], T]) -> T:
     """Do the work in the named session, or in the shared one, which is made again once if it is gone."""
     if named := args.session_id or os.environ.get("K8E_SANDBOX_SESSION_ID", ""):
         return work(named)
-    state = shared(args.tenant)
+    state = shared(args)
 
     def create() -> str:
         return calls.unary("CreateSession", {"tenant_id": state.tenant}, timeout_s=CREATE_S).text("session_id")

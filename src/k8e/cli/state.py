@@ -1,6 +1,7 @@
 """The session that commands share when nobody names one: `~/.k8e/sandbox/<tenant or default>/state.json`.
 
-Any number of processes may start at once: one of them creates the session under a lock, the others find it.
+There is one for every account, which is a server and who one is there. Any number of processes may start at once: one
+of them creates the session under a lock, the others find it.
 """
 
 from __future__ import annotations
@@ -19,27 +20,46 @@ __all__ = ["SharedSession"]
 
 LOCK_WAIT_S = 300.0
 LOCK_STEP_S = 0.02
+FORMER = ""
+"""The account of a session that a client left which knew of no accounts: whoever has none tries that one first."""
+ACCOUNTS = 64
+"""As many are remembered, the newest."""
 
 
 class SharedSession:
-    def __init__(self, directory: Path, tenant: str) -> None:
+    def __init__(self, directory: Path, tenant: str, account: str = FORMER) -> None:
         self.directory = directory
         self.tenant = tenant
+        self.account = account
 
     @classmethod
-    def of(cls, tenant: str, environ: Mapping[str, str]) -> SharedSession:
+    def of(cls, tenant: str, account: str, environ: Mapping[str, str]) -> SharedSession:
         """The state of a tenant, or of nobody in particular. Raises: InvalidRequest when it is no name."""
         if "/" in tenant or tenant in {".", ".."} or "\0" in tenant:
             raise InvalidRequest(f"tenant: {tenant!r} cannot be used as a name")
-        return cls(home(environ) / (tenant or "default"), tenant)
+        return cls(home(environ) / (tenant or "default"), tenant, account)
+
+    @classmethod
+    def every(cls, environ: Mapping[str, str]) -> list[SharedSession]:
+        """The states of all tenants, and of nobody in particular."""
+        found = [file.parent for file in home(environ).glob("*/state.json")]
+        return [cls(each, "" if each.name == "default" else each.name) for each in found]
 
     def current(self) -> str:
         """The session in use, or nothing."""
+        kept = self._kept()
+        return kept.get(self.account) or kept.get(FORMER, "")
+
+    def _kept(self) -> dict[str, str]:
+        """Sessions by their accounts."""
         try:
             state = json.loads((self.directory / "state.json").read_text(encoding="utf-8"))
-            return str(state["session_id"]) if state.get("phase") == "active" else ""
+            if state.get("phase") != "active":
+                return {}
+            found = state.get("accounts", {FORMER: state["session_id"]})
+            return {str(account): str(session_id) for account, session_id in found.items()}
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
-            return ""
+            return {}
 
     def obtain(self, create: Callable[[], str], *, gone: str = "") -> str:
         """The session in use, created if there is none or if it is the one that is `gone`."""
@@ -49,17 +69,26 @@ class SharedSession:
             if (known := self.current()) and known != gone:
                 return known  # somebody else was faster
             made = create()
-            self._write(made)
+            others = {account: each for account, each in self._kept().items() if account != self.account}
+            self._write({**others, self.account: made})
             return made
 
     def forget(self, session_id: str) -> None:
-        """Drop the state if it names this session."""
-        if self.current() == session_id:
-            (self.directory / "state.json").unlink(missing_ok=True)
+        """Drop this session, whoever's it was."""
+        if session_id not in self._kept().values():
+            return
+        with self._locked():
+            self._write({account: each for account, each in self._kept().items() if each != session_id})
 
-    def _write(self, session_id: str) -> None:
+    def _write(self, kept: Mapping[str, str]) -> None:
+        newest = dict(list(kept.items())[-ACCOUNTS:])
+        if not newest:
+            (self.directory / "state.json").unlink(missing_ok=True)
+            return
         now = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
-        state = {"session_id": session_id, "phase": "active", "tenant_id": self.tenant, "created_at": now}
+        # What stands beside the accounts is for clients that know of none.
+        last = {"session_id": list(newest.values())[-1], "phase": "active", "tenant_id": self.tenant}
+        state = {**last, "created_at": now, "accounts": newest}
         temporary = self.directory / f"state.{os.getpid()}.new"
         temporary.write_text(json.dumps(state) + "\n", encoding="utf-8")
         temporary.replace(self.directory / "state.json")
