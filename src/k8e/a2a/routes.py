@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -27,11 +30,15 @@ __all__ = ["BODY_BYTES", "a2a_routes"]
 BODY_BYTES = 16 * 1024 * 1024
 """Of one request: 10 MiB of files take a third more as JSON."""
 
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def a2a_routes(agent: Agent, gate: Gate, *, public_url: str = "") -> list[Route]:
     """Card, JSON-RPC and HTTP+JSON, the current protocol and 0.3; `public_url` is for callers who come by a proxy."""
+    # The library writes a traceback for every request that it refuses: any stranger could fill a disk with them.
+    logging.getLogger("a2a").setLevel(logging.CRITICAL)
     handler, contexts = Handler(agent), Contexts()
     offered = [
         *create_jsonrpc_routes(handler, PATH, context_builder=contexts, enable_v0_3_compat=True),
@@ -70,7 +77,10 @@ async def unreadable(request: Request) -> str:
     if not await request.body():
         return ""
     try:
-        await request.json()
+        content = await request.json()
+        if SURROGATE.search(await request.body()):
+            # Halves of a character are JSON, but no text: no answer could repeat them.
+            json.dumps(content, ensure_ascii=False).encode()
     except RecursionError:
         return "nested too deeply"
     except ValueError as error:
