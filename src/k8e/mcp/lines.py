@@ -20,7 +20,7 @@ from pydantic_core import PydanticSerializationError, from_json
 
 __all__ = ["Batch", "Refused", "encoded", "error", "parsed"]
 
-BATCH = 100
+BATCH = 20
 """Messages in one line; more of them are more lines."""
 
 

@@ -17,7 +17,7 @@ __all__ = ["STREAM_CHARS", "exec_command", "exec_stream", "pip_install", "run"]
 
 RUN_S = 30
 STREAM_S = 300
-STREAM_CHARS = 16 * 1024 * 1024
+STREAM_CHARS = 10 * 1024 * 1024
 """Of a streamed command's output in its answer; all of it has been shown as progress by then."""
 LOST = (
     "The session of earlier calls had ended: this ran in a new, empty one, and files and packages of before are gone."

@@ -15,26 +15,27 @@ from typing import Any
 
 import anyio
 from mcp.server.lowlevel import Server
+from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
     INVALID_REQUEST,
     JSONRPCError,
     JSONRPCMessage,
+    JSONRPCNotification,
     JSONRPCRequest,
     JSONRPCResponse,
     RequestId,
 )
 
+from k8e.mcp.admission import Admission
 from k8e.mcp.lines import Batch, Refused, encoded, error, parsed
 
 __all__ = ["serve"]
 
-CALLS = 128
-"""Requests of one client that may wait for their answers."""
-BYTES = 128 * 1024 * 1024
-"""And their lines together; a single one may always come."""
 BUSY = -32000
+QUEUED = 64
+"""Messages on their way to the loop."""
 WITH_BATCHES = frozenset({"2024-11-05", "2025-03-26"})
 
 Write = Callable[[bytes], Awaitable[None]]
@@ -61,11 +62,11 @@ class Conversation:
     def __init__(self, server: Server[Any], write: Write) -> None:
         self._server = server
         self._write = write
-        self._in, self._incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        self._in, self._incoming = anyio.create_memory_object_stream[SessionMessage | Exception](QUEUED)
         self._outgoing, self._out = anyio.create_memory_object_stream[SessionMessage](0)
-        self._waiting: dict[RequestId, int] = {}
+        self._admission = Admission()
         self._batches: dict[RequestId, Together] = {}
-        self._asked: set[RequestId] = set()
+        self._asked: set[RequestId | None] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_over = False
@@ -99,7 +100,8 @@ class Conversation:
         """What is asked of the client now nobody will answer; what it asked is answered, and then the loop may end."""
         self._is_over = True
         for request_id in tuple(self._asked):
-            await self._answer_for_client(request_id)
+            if request_id is not None:
+                await self._answer_for_client(request_id)
         await self._idle.wait()
         self._in.close()
 
@@ -113,14 +115,26 @@ class Conversation:
                 await self._take_message(message, len(line))
 
     async def _take_message(self, message: JSONRPCMessage, size: int) -> None:
-        if not isinstance(message, JSONRPCRequest):
-            if isinstance(message, JSONRPCResponse | JSONRPCError) and message.id is not None:
-                self._asked.discard(message.id)
-            await self._in.send(SessionMessage(message))
-        elif refusal := self._refusal(message, size):
-            await self._say(encoded(refusal))
+        match message:
+            case JSONRPCRequest():
+                if refusal := self._refusal(message, size):
+                    await self._say(encoded(refusal))
+                else:
+                    await self._begin(message, size)
+            case JSONRPCNotification(method="notifications/cancelled"):
+                await self._cancel(message)
+            case JSONRPCResponse(id=request_id) | JSONRPCError(id=request_id):
+                self._asked.discard(request_id)
+                await self._in.send(SessionMessage(message))
+            case _:
+                await self._in.send(SessionMessage(message))
+
+    async def _cancel(self, message: JSONRPCNotification) -> None:
+        request_id = cancelled_request_id_from_params(message.params)
+        if request_id is not None and self._admission.forget(request_id):
+            await self._settle(request_id, None)
         else:
-            await self._begin(message, size)
+            await self._in.send(SessionMessage(message))
 
     async def _take_batch(self, items: Sequence[JSONRPCMessage | Refused], size: int) -> None:
         if self._revision not in WITH_BATCHES:
@@ -128,47 +142,46 @@ class Conversation:
             await self._say(encoded(error(None, INVALID_REQUEST, text)))
             return
         together = Together(set())
-        begun: list[JSONRPCMessage] = []
+        begun: list[JSONRPCRequest] = []
         for item in items:
-            refusal = item.answer if isinstance(item, Refused) else None
-            if isinstance(item, JSONRPCRequest):
-                refusal = self._refusal(item, size)
-                if refusal is None:
+            match item:
+                case Refused(answer):
+                    together.answers.append(answer)
+                case JSONRPCRequest() if refusal := self._refusal(item, size):
+                    together.answers.append(refusal)
+                case JSONRPCRequest() if item.id in together.waiting:
+                    together.answers.append(self._used_twice(item))
+                case JSONRPCRequest():
                     together.waiting.add(item.id)
                     self._batches[item.id] = together
-                    self._expect(item, size // len(items))
-            if refusal is not None:
-                together.answers.append(refusal)
-            elif not isinstance(item, Refused):
-                begun.append(item)
-        for message in begun:
-            await self._in.send(self._tracked(message))
+                    begun.append(item)
+                case message:
+                    await self._take_message(message, size)
+        for request in begun:
+            await self._begin(request, size // len(items))
         await self._end_batch(together)
 
     def _refusal(self, request: JSONRPCRequest, size: int) -> JSONRPCError | None:
-        if request.id in self._waiting:
-            text = f"a request with the id {request.id!r} is not answered yet: use every id once"
-            return error(None, INVALID_REQUEST, text)
-        if len(self._waiting) >= CALLS or (self._waiting and sum(self._waiting.values()) + size > BYTES):
-            return error(request.id, BUSY, f"{len(self._waiting)} calls wait for their answers: wait for some of them")
+        if self._admission.knows(request.id):
+            return self._used_twice(request)
+        if self._admission.is_busy(request, size):
+            return error(request.id, BUSY, "too many calls wait for their answers: wait for some of them")
         return None
 
+    def _used_twice(self, request: JSONRPCRequest) -> JSONRPCError:
+        text = f"a request with the id {request.id!r} is not answered yet: use every id once"
+        return error(None, INVALID_REQUEST, text)
+
     async def _begin(self, request: JSONRPCRequest, size: int) -> None:
-        self._expect(request, size)
-        await self._in.send(self._tracked(request))
-
-    def _expect(self, request: JSONRPCRequest, size: int) -> None:
-        self._waiting[request.id] = size
         self._idle.clear()
+        if self._admission.begin(request, size):
+            await self._start(request)
 
-    def _tracked(self, message: JSONRPCMessage) -> SessionMessage:
-        if not isinstance(message, JSONRPCRequest):
-            return SessionMessage(message)
-
+    async def _start(self, request: JSONRPCRequest) -> None:
         async def unanswered() -> None:
-            await self._settle(message.id, None)
+            await self._settle(request.id, None)
 
-        return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered))
+        await self._in.send(SessionMessage(request, ServerMessageMetadata(on_request_unanswered=unanswered)))
 
     async def _pass_on(self) -> None:
         async for item in self._out:
@@ -192,8 +205,9 @@ class Conversation:
             await self._end_batch(together)
         elif answer is not None:
             await self._say(encoded(answer))
-        self._waiting.pop(request_id, None)
-        if not self._waiting:
+        for following in self._admission.end(request_id):
+            await self._start(following)
+        if self._admission.is_idle:
             self._idle.set()
 
     async def _end_batch(self, together: Together) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mcp_types import INVALID_REQUEST, PARSE_ERROR
 
-from k8e.mcp import running, stream
+from k8e.mcp import admission, running
 from k8e.model import OwnerId
 from tests.support.door import OpenDoor
 from tests.support.mcp_wire import INITIALIZE, Wire, wire
@@ -179,7 +179,7 @@ async def test_an_id_that_is_used_twice_is_refused_without_touching_the_first(li
 async def test_more_calls_than_the_bound_are_refused_until_some_are_answered(
     lines: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "CALLS", 3)
+    monkeypatch.setattr(admission, "CALLS", 3)
     gate = tmp_path / "gate"
     await lines.begin()
     waiting = f"while [ ! -e {gate} ]; do sleep 0.01; done"
@@ -194,7 +194,7 @@ async def test_more_calls_than_the_bound_are_refused_until_some_are_answered(
 async def test_lines_that_wait_have_a_bound_together(
     lines: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "BYTES", 1_000)
+    monkeypatch.setattr(admission, "BYTES", 1_000)
     gate = tmp_path / "gate"
     await lines.begin()
     big = "#" * 2_000
@@ -204,6 +204,20 @@ async def test_lines_that_wait_have_a_bound_together(
     gate.touch()
     await lines.answers(1)
     assert (await lines.tool("sandbox_run", 3, code=f"true {big}"))["isError"] is False
+
+
+async def test_many_files_at_once_are_all_read(lines: Wire) -> None:
+    """More than may be large at once: the rest wait for their turn, also beyond the end of the input."""
+    await lines.begin()
+    session_id = (await lines.tool("sandbox_create_session"))["structuredContent"]["session_id"]
+    await lines.tool("sandbox_write_file", session_id=session_id, path="f", content="x" * 100_000)
+    count = admission.LARGE * 5
+    await lines.send(*(call(number, "sandbox_read_file", session_id=session_id, path="f") for number in range(count)))
+    await lines.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": count - 1}})
+    await lines.end()
+    answered = [each["id"] for each in await lines.rest()]
+    assert set(range(count - 1)) <= set(answered)
+    assert len(answered) == len(set(answered))
 
 
 async def test_a_batch_is_answered_in_one_line_where_the_revision_has_them(lines: Wire) -> None:
