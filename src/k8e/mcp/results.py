@@ -10,7 +10,16 @@ from typing import Any
 import mcp_types as types
 
 from k8e.client import EgressDenial, ExecResult
-from k8e.client.errors import Exhausted, NotFound, SandboxError, SandboxLost, Unreachable
+from k8e.client.errors import (
+    DeadlineExceeded,
+    Denied,
+    Exhausted,
+    NotFound,
+    SandboxError,
+    SandboxLost,
+    Unauthenticated,
+    Unreachable,
+)
 
 __all__ = ["Fields", "denied", "failed", "raw_text", "told", "unusual", "visible"]
 
@@ -51,6 +60,12 @@ def remedy_for(error: SandboxError) -> str:
             return f"Try again in {seconds:.1f} s."
         case Exhausted():
             return "Destroy a session that you no longer need (sandbox_destroy_session), then try again."
+        case DeadlineExceeded():
+            return "Give a longer timeout, or use sandbox_exec_stream for what takes long."
+        case Unauthenticated():
+            return "The sandbox server does not know this client: the user has to give it a key (K8E_SANDBOX_APIKEY)."
+        case Denied():
+            return "You may not do this; tell the user instead of trying another way."
         case Unreachable():
             return "The sandbox server does not answer; the user can start one with: k8e server"
     return f"{error.remedy[0].upper()}{error.remedy[1:]}."

@@ -77,6 +77,16 @@ async def test_the_person_is_asked_in_their_own_window_and_approves(
     assert (kept.approval_id, kept.status) == (found["approval_id"], "approved")
 
 
+async def test_nobody_is_asked_a_question_that_hides_something(door: OpenDoor, session_id: str) -> None:
+    person = Person(approve=True)
+    async with agent(door.target, elicitation=person) as client:
+        arguments = {"session_id": session_id, "action": "delete\x1b[2K nothing\u202e"}
+        result = await client.call_tool("sandbox_confirm_action", arguments)
+    assert isinstance(result, CallToolResult)
+    assert result.is_error
+    assert person.asked == []
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "person", [Person("decline"), Person(approve=False), Person("accept")], ids=["no", "off", "blank"]

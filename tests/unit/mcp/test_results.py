@@ -1,0 +1,72 @@
+"""What a model reads when something goes wrong: the text, and what to do next."""
+
+from __future__ import annotations
+
+import pytest
+
+from k8e.client import EgressDenial, ExecResult
+from k8e.client import errors as sdk
+from k8e.mcp.results import denied, failed, told, unusual, visible
+from tests.support.mcp_wire import first_text
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (sdk.NotFound("session s not found"), "sandbox_create_session"),
+        (sdk.NotFound("file /workspace/x not found"), "sandbox_list_files"),
+        (sdk.SandboxLost("the sandbox died"), "make another session"),
+        (sdk.Exhausted("the owner has 500 sessions"), "sandbox_destroy_session"),
+        (sdk.Denied("only administrators"), "tell the user"),
+        (sdk.Unauthenticated("unknown key"), "K8E_SANDBOX_APIKEY"),
+        (sdk.DeadlineExceeded("no answer in time"), "longer timeout"),
+        (sdk.Unreachable("no answer"), "k8e server"),
+        (sdk.InvalidRequest("code: is required"), "Fix the argument"),
+        (sdk.Unsupported("no such runtime"), "k8e doctor"),
+        (sdk.ServerFailed("internal error"), "server's log"),
+        (sdk.Conflict("it is paused"), "state"),
+        (sdk.SandboxError("something new"), "look at the text"),
+    ],
+)
+def test_every_error_says_what_to_do_next(error: sdk.SandboxError, words: str) -> None:
+    result = failed(error)
+    text = first_text(result.content)
+    assert result.is_error
+    assert text.startswith(str(error))
+    assert words.lower() in text.lower()
+
+
+def test_a_limit_of_calls_says_how_long_to_wait() -> None:
+    error = sdk.Exhausted("too many calls at once")
+    error.retry_after_s = 1.5
+    assert "Try again in 1.5 s." in first_text(failed(error).content)
+
+
+def test_a_text_that_says_it_already_is_not_told_twice() -> None:
+    text = first_text(failed(sdk.Unreachable(f"no answer. {sdk.Unreachable.remedy}")).content)
+    assert text.count(sdk.Unreachable.remedy) == 1
+
+
+def test_nothing_is_said_where_nothing_is_unusual() -> None:
+    assert unusual(ExecResult(stdout="", stderr="", exit_code=0)) == {}
+    assert denied(()) == {}
+
+
+def test_an_end_that_the_exit_code_does_not_explain_is_explained() -> None:
+    killed = ExecResult(stdout="", stderr="", exit_code=137, status="failed", reason="oom_killed", detail="512 MiB")
+    assert unusual(killed) == {"status": "failed", "reason": "oom_killed", "detail": "512 MiB"}
+    cut = ExecResult(stdout="", stderr="", exit_code=0, truncated=True)
+    assert unusual(cut)["truncated"] is True
+
+
+def test_refused_hosts_are_named_once_in_the_way_to_get_them() -> None:
+    found = denied(
+        [EgressDenial(host="b.example", port=443), EgressDenial(host="b.example"), EgressDenial(host="a.example")]
+    )
+    assert len(found["egress_denied"]) == 3
+    assert '["a.example", "b.example"]' in found["egress_fix"]
+
+
+def test_names_that_are_not_text_are_shown() -> None:
+    assert visible("a\udcff") == "a\ufffd"
+    assert told({"path": visible("a\udcff")}).structured_content == {"path": "a\ufffd"}
