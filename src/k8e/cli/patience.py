@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from k8e.cli.output import say
 from k8e.client.errors import SandboxError
-from k8e.client.light.calls import QUICK_S, Answer, Calls, Duplex, Request
+from k8e.client.light.calls import PERSON_S, QUICK_S, Answer, Calls, Duplex, Request
 
 __all__ = ["Patient"]
 
@@ -16,8 +16,6 @@ GATED = frozenset({
     "CreateSession", "RunSubAgent", "DeleteWorkspace", "UpdateAllowedHosts", "Exec", "ExecAttach", "PipInstall",
     "CreateTerminal", "WriteFile", "WriteStream", "MakeDirectory", "MoveFile", "RemoveFile",
 })  # fmt: skip
-PERSON_S = 330.0
-"""What a person may take: the server gives them 300."""
 FIRST_LOOK_S = 1.0
 """Nearly every call is over by then."""
 LAST_PAUSE_S = 16.0

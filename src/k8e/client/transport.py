@@ -15,16 +15,15 @@ from k8e._proto.stub import SandboxStub
 from k8e.client.channels import keep_for_ever, open_channel
 from k8e.client.discovery import Target
 from k8e.client.errors import DeadlineExceeded, SandboxError, Unreachable
-from k8e.client.light.calls import ERROR_KEY, MARGIN_S, QUICK_S, refusal, unreachable
+from k8e.client.light import calls
+from k8e.client.light.calls import ERROR_KEY, PERSON_S, QUICK_S, refusal, unreachable
 from k8e.client.retries import pause_s
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["GATED_S", "MARGIN_S", "PERSON_S", "QUICK_S", "Transport", "deadline"]
+__all__ = ["GATED_S", "PERSON_S", "QUICK_S", "Transport", "deadline"]
 
-PERSON_S = 330.0
-"""What a person may take, where a call comes to a gate of its session: the server gives them 300."""
 GATED_S = QUICK_S + PERSON_S
 """For calls that change something small, where a gate may be in the way."""
 
@@ -69,7 +68,8 @@ def deadline(timeout_s: float) -> float | None:
 
     The server ends the command in its time. This is for a server that says nothing; without a limit for one without.
     """
-    return timeout_s + MARGIN_S + PERSON_S if timeout_s > 0 else None
+    limit_s = calls.deadline(timeout_s)
+    return None if limit_s is None else limit_s + PERSON_S
 
 
 class Transport:

@@ -17,6 +17,7 @@ __all__ = [
     "ERROR_KEY",
     "MARGIN_S",
     "MESSAGE_BYTES",
+    "PERSON_S",
     "QUICK_S",
     "Answer",
     "Calls",
@@ -37,6 +38,8 @@ CREATE_S = 300.0
 """A cold start in a long queue; a warm one takes milliseconds."""
 MARGIN_S = 15.0
 """What a call may take beyond the command's own time."""
+PERSON_S = 330.0
+"""What a person may take, where a call comes to a gate of its session: the server gives them 300."""
 MESSAGE_BYTES = 64 * 1024 * 1024
 """The largest message that either side takes."""
 
