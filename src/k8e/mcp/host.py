@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from k8e.client import AsyncSandboxClient
 from k8e.client.errors import SandboxError
+from k8e.errors import HostUnsupported
 from k8e.mcp.scope import ClientScope, destroy_marked, mark_of
 
 __all__ = ["Host"]
@@ -135,8 +136,12 @@ class Host:
 
     async def _load(self) -> None:
         async with self._loading:
-            if HOSTING not in sys.modules:
+            if HOSTING in sys.modules:
+                return
+            try:
                 await asyncio.to_thread(importlib.import_module, HOSTING)
+            except ModuleNotFoundError as error:
+                raise HostUnsupported(f"MCP needs more on the server: pip install 'k8e[server]' ({error})") from error
 
     def _hold(self, mark: Mark) -> None:
         held = self._held.setdefault(mark, Held())
