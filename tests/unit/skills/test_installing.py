@@ -240,6 +240,29 @@ def test_a_change_by_somebody_else_meanwhile_is_noticed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_reader_sees_the_old_file_or_the_new_one_and_nothing_else(world: World) -> None:
+    path = world.write("claude", JSON)
+    seen: set[bytes] = set()
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            seen.add(path.read_bytes())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for _ in range(30):
+            world.install("claude")
+            new = path.read_bytes()
+            world.uninstall("claude")
+    finally:
+        over.set()
+        reader.join()
+    assert new != JSON.encode()
+    assert seen <= {JSON.encode(), new}
+
+
 def test_the_second_of_two_waits_for_the_first(tmp_path: Path) -> None:
     inside, done = threading.Event(), threading.Event()
 
