@@ -19,7 +19,7 @@ from k8e.engine.gatekeeper import GateStep
 from k8e.engine.settings import EngineSettings, PoolSettings
 from k8e.errors import Conflict, Denied, InvalidSpec, NotFound, SandboxLost
 from k8e.identity.callers import Role
-from k8e.model import Gates, Runtime, SessionSpec
+from k8e.model import Gates, Runtime, SecretRef, SessionSpec
 from k8e.setup.provision import Provisioned
 from tests.support.at_gates import AGENT, at_gate, decide, pending, waiting
 from tests.support.calls import StraightCall, as_key, as_uid, service_over
@@ -493,6 +493,39 @@ async def test_secrets_are_shown_to_a_sandbox_only_when_somebody_allows_it(servi
         await engine.destroy_session(OWNER, made.id)
     finally:
         await engine.delete_secret(OWNER, "gate-test")
+
+
+async def test_a_tenants_gate_holds_for_the_children_of_a_session_that_was_there_before(
+    service: Service, engine: Engine, cells: CellFactory
+) -> None:
+    await engine.set_secret(OWNER, "child-test", "value", b"the value")
+    ref = SecretRef(secret_name="child-test", key="value", env_var="TOKEN")
+    try:
+        async with cells(Runtime.CONTAINER, tenant="secret-tenant", secret_refs=(ref,)) as earlier:
+            first = await service.answer("RunSubAgent", AGENT, pb.RunSubAgentRequest(parent_session_id=earlier.id))
+            assert first.session_id
+            async with cells(Runtime.CONTAINER, tenant="secret-tenant", gates=Gates(secrets=True)):
+                pass
+            sub = service.answer("RunSubAgent", AGENT, pb.RunSubAgentRequest(parent_session_id=earlier.id))
+            async with at_gate(sub, service) as (task, asked):
+                await decide(service, asked, approved=False)
+            assert isinstance(task.result(), Denied)
+    finally:
+        await engine.delete_secret(OWNER, "child-test")
+
+
+async def test_gates_do_not_add_up_without_end(service: Service) -> None:
+    made = []
+    for batch in range(5):
+        gates = pb.Gates(write_paths=[f"/workspace/{batch}-{number}" for number in range(64)])
+        request = pb.CreateSessionRequest(runtime_class="container", tenant_id="many-gates", gates=gates)
+        if batch == 4:
+            with pytest.raises(InvalidSpec, match="gates"):
+                await service.answer("CreateSession", AGENT, request)
+        else:
+            made.append((await service.answer("CreateSession", AGENT, request)).session_id)
+    for session_id in made:
+        await service.answer("DestroySession", AGENT, pb.DestroySessionRequest(session_id=session_id))
 
 
 # Patterns

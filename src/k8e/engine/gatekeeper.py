@@ -20,8 +20,19 @@ from k8e.engine.observing import Observer
 from k8e.engine.session import Session, Use
 from k8e.engine.settings import EngineSettings
 from k8e.engine.workspaces import Workspaces, WorkspaceView
-from k8e.errors import Conflict, Denied
-from k8e.model import ApprovalStatus, Command, EgressMode, Gates, OwnerId, SandboxId, SecretRef, SessionId, SessionSpec
+from k8e.errors import Conflict, Denied, InvalidSpec
+from k8e.model import (
+    MIB,
+    ApprovalStatus,
+    Command,
+    EgressMode,
+    Gates,
+    OwnerId,
+    SandboxId,
+    SecretRef,
+    SessionId,
+    SessionSpec,
+)
 
 __all__ = ["AtGate", "GateStep", "Gatekeeper", "unwitnessed"]
 
@@ -32,6 +43,10 @@ NO_SANDBOX: Final = SandboxId("")
 """Questions about what is not there yet, or no more."""
 LONG: Final = 64 * 1024
 """Text that is not searched on the loop."""
+LONGEST: Final = MIB
+"""No command can be longer, so none is searched."""
+MOST_OF_ALL: Final = 256
+"""Paths or patterns that can add up for one session."""
 
 
 class GateStep(StrEnum):
@@ -79,7 +94,10 @@ class Gatekeeper:
 
     def specified(self, owner: OwnerId, spec: SessionSpec) -> Gates:
         """All that a new session has. Raises: InvalidSpec, HostUnsupported."""
-        return asking.union(self._inherited(owner, spec), asking.normal(spec.gates))
+        gates = asking.union(self._inherited(owner, spec), asking.normal(spec.gates))
+        if max(len(gates.write_paths), len(gates.commands)) > MOST_OF_ALL:
+            raise InvalidSpec(f"with those of the tenant and the server more than {MOST_OF_ALL} entries", field="gates")
+        return gates
 
     async def ask(self, session: Session, asked_by: str, action: str) -> None:
         """Wait for the decision. Raises: Denied, Exhausted, SandboxLost when the session ends meanwhile."""
@@ -100,14 +118,23 @@ class Gatekeeper:
         if self._inherited(owner, spec).egress:
             default = lists.resolved(SessionSpec(network=EgressMode.LIST), self._settings.egress)
             hosts = asking.widened(default, spec) if spec.network is not EgressMode.NONE else ()
-        await self._creation(owner, asked_by, spec, hosts=hosts)
+        secrets = spec.secret_refs if spec.gates.secrets else ()
+        await self._creation(owner, asked_by, spec, hosts=hosts, secrets=secrets)
 
     async def child(self, parent: Session, asked_by: str, spec: SessionSpec) -> None:
         """A sub-agent reaches what its parent does, but its programs are others: they see secrets anew."""
-        await self._creation(parent.owner, asked_by, spec, hosts=())
+        secrets = spec.secret_refs if self.of(parent).secrets else ()
+        await self._creation(parent.owner, asked_by, spec, hosts=(), secrets=secrets)
 
-    async def _creation(self, owner: OwnerId, asked_by: str, spec: SessionSpec, *, hosts: Sequence[str]) -> None:
-        secrets: tuple[SecretRef, ...] = spec.secret_refs if spec.gates.secrets else ()
+    async def _creation(
+        self,
+        owner: OwnerId,
+        asked_by: str,
+        spec: SessionSpec,
+        *,
+        hosts: Sequence[str],
+        secrets: Sequence[SecretRef],
+    ) -> None:
         if action := asking.creation_action(tenant=spec.tenant, hosts=hosts, secrets=secrets):
             await self._pass(owner, asked_by, action, session_id=SessionId(spec.session_id))
 
@@ -139,7 +166,10 @@ class Gatekeeper:
         gates = self.of(session)
         if not gates.commands:
             return
-        if asking.command_length(command) > LONG:
+        length = asking.command_length(command)
+        if length > LONGEST:
+            raise InvalidSpec("it is larger than 1 MiB: write it to a file first", field="command")
+        if length > LONG:
             pattern = await asyncio.to_thread(asking.command_match, gates, command)
         else:
             pattern = asking.command_match(gates, command)

@@ -42,7 +42,7 @@ MOST: Final = 64
 """Paths or patterns of one session."""
 PATH_BYTES: Final = 4096
 PATTERN_CHARS: Final = 512
-PATTERN_MEMORY: Final = 1 << 20
+PATTERN_MEMORY: Final = 1 << 18
 """What one pattern may take when it is compiled and searched."""
 SHOWN_BYTES: Final = 600
 """Of a text from outside, in a question: more than a person reads, and four of them within what a question may hold."""
@@ -232,7 +232,7 @@ def _plain(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _searching(pattern: str) -> Callable[[str], object]:
     """A search for a pattern, in time that grows with the text and not faster. Raises: InvalidSpec, HostUnsupported."""
     if not pattern or len(pattern) > PATTERN_CHARS:
