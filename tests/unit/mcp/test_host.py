@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import importlib
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -17,13 +19,14 @@ from k8e.client import AsyncSandboxClient
 from k8e.client.channels import open_channel
 from k8e.doors.service.call import Call
 from k8e.identity import Role
+from k8e.mcp import host
 from k8e.mcp.scope import mark_of
 from tests.support.door import OpenDoor, open_door
 from tests.support.mcp_wire import Wire, wire
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 5.0
+PATIENCE_S = 20.0
 
 
 @pytest.fixture
@@ -159,6 +162,22 @@ async def test_a_key_that_is_deleted_ends_what_its_stream_may_do(door: OpenDoor)
         refused = await lines.tool("sandbox_run", code="true")
         assert refused["isError"] is True
         assert "deleted or has expired" in refused["content"][0]["text"]
+
+
+async def test_a_server_without_the_library_says_what_it_lacks_and_nothing_stays(
+    door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> object:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, host.HOSTING, raising=False)
+        patch.setattr(importlib, "import_module", missing)
+        async with wire(door.target) as lines:
+            with pytest.raises(aio.AioRpcError, match="pip install"):
+                await lines.begin()
+    async with wire(door.target) as lines:
+        await lines.begin()
 
 
 async def test_an_approver_has_no_tools(door: OpenDoor) -> None:
