@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
@@ -24,6 +25,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from k8e.client import AsyncSandboxClient
 from k8e.setup.provision import Provisioned
 from tests.support.commands import K8E
+from tests.support.engines import TOOLS_DIR
 from tests.support.mcp_clients import NodeClients, node_clients
 from tests.support.servers import Server
 
@@ -42,7 +44,8 @@ def serving(environ: dict[str, str], *flags: str) -> Iterator[tuple[str, subproc
     with subprocess.Popen(argv, env=environ, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            found = re.search(r"http://\S+", process.stderr.readline())
+            told = next((line for line in process.stderr if "http://" in line), "")
+            found = re.search(r"http://\S+", told)
             assert found is not None
             yield found[0], process
         finally:
@@ -149,6 +152,24 @@ async def test_every_revision_with_a_handshake_is_spoken(url: str, revision: str
             assert f'"protocolVersion":"{revision}"' in answer.text
 
 
+async def test_fifty_clients_at_once(url: str, server: Server, tidy: None) -> None:
+    async with AsyncSandboxClient(target=server.target()) as caller:
+        session_ids = [await caller.create_session(runtime_class="container") for _ in range(5)]
+    meeting = asyncio.Barrier(50)
+
+    async def one(number: int) -> str:
+        async with connected(url, "legacy" if number % 2 else "2026-07-28") as each:
+            await meeting.wait()
+            found = await fields(
+                each, "sandbox_exec", session_id=session_ids[number % 5], command=f"echo {number}", timeout=60
+            )
+            return str(found["stdout"])
+
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(one(number), name=f"client {number}") for number in range(50)]
+    assert [each.result() for each in asked] == [f"{number}\n" for number in range(50)]
+
+
 async def test_ten_megabytes_and_ten_thousand_lines_go_through(mcp: Client) -> None:
     session_id = (await fields(mcp, "sandbox_run", code="true"))["session_id"]
     content = "0123456789abcdef" * (10 * MIB // 16)
@@ -218,6 +239,36 @@ async def test_the_death_of_the_server_and_then_of_the_door(mortal: Server) -> N
                 return session_id not in [each.session_id for each in await caller.sessions("all")]
 
             await until(is_gone)
+
+
+async def test_the_door_starts_the_server_that_it_needs_and_starts_it_again(
+    environ: dict[str, str], data_dir: Path, host: Provisioned
+) -> None:
+    private = environ | {
+        "K8E_DATA_DIR": str(data_dir),
+        "K8E_SANDBOX_TOOLS_DIR": str(TOOLS_DIR),
+        "K8E_SANDBOX_LISTEN": f"127.0.0.1:{free_port()}",
+        "K8E_SANDBOX_METRICS_LISTEN": "off",
+        "K8E_SANDBOX_POOL_MIN": "0",
+        "K8E_SANDBOX_DEFAULT_RUNTIME": "container",
+    }
+    try:
+        with serving(private) as (url, _):
+            async with httpx2.AsyncClient(trust_env=False) as http:
+                opened = await ask(http, url, "initialize", INITIALIZE)
+                session = {"mcp-session-id": opened.headers["mcp-session-id"]}
+                ran = result(await tool(http, url, session, "sandbox_run", code="echo kept > kept"))
+                known = json.loads((data_dir / "server" / "server.json").read_text())
+                os.kill(known["pid"], signal.SIGKILL)
+
+                async def works() -> bool:
+                    again = result(await tool(http, url, session, "sandbox_run", code="cat kept"))
+                    return bool(again.get("structuredContent") == ran["structuredContent"] | {"stdout": "kept\n"})
+
+                await until(works)
+    finally:
+        argv = [str(K8E), "server", "stop", "--destroy"]
+        subprocess.run(argv, env=private, capture_output=True, check=False, timeout=60)
 
 
 INITIALIZE = {

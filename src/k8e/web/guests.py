@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 from k8e.mcp.hosting import ClientScope, build_server
 from k8e.web.lease import hold
 from k8e.web.presence import Patience, Presence
-from k8e.web.visitors import Visitor
+from k8e.web.visitors import Visitor, Visitors
 
 __all__ = ["BODY_BYTES", "Guest", "Guests", "Kind"]
 
@@ -69,8 +69,9 @@ class Guest:
 class Guests:
     """`open` it."""
 
-    def __init__(self, tasks: asyncio.TaskGroup, patience: Patience, tenant_id: str) -> None:
+    def __init__(self, tasks: asyncio.TaskGroup, patience: Patience, tenant_id: str, visitors: Visitors) -> None:
         self._tasks = tasks
+        self._visitors = visitors
         self._patience = patience
         self._tenant_id = tenant_id
         self._by_token: dict[str, Guest] = {}
@@ -81,10 +82,10 @@ class Guests:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, patience: Patience, tenant_id: str = "") -> AsyncIterator[Guests]:
+    async def open(cls, patience: Patience, tenant_id: str, visitors: Visitors) -> AsyncIterator[Guests]:
         """At the end everybody is gone, and what they have made with them."""
         async with asyncio.TaskGroup() as tasks:
-            guests = cls(tasks, patience, tenant_id)
+            guests = cls(tasks, patience, tenant_id, visitors)
             try:
                 yield guests
             finally:
@@ -133,9 +134,14 @@ class Guests:
 
     async def _own(self, guest: Guest) -> None:
         """Everything of one guest, from its first to its last moment; whoever asks only waits."""
+
+        async def lost() -> None:
+            await self._visitors.lost(is_waited_for=guest.presence.is_waiting)
+
         try:
             async with asyncio.TaskGroup() as tasks:
-                lease = tasks.create_task(hold(guest.visitor.mcp, guest.client_id, guest.is_ended), name="lease")
+                holding = hold(guest.visitor.mcp, guest.client_id, guest.is_ended, lost)
+                lease = tasks.create_task(holding, name="lease")
                 leaving = tasks.create_task(guest.presence.gone(), name="presence")
                 leaving.add_done_callback(lambda _: guest.is_ended.set())
                 async with guest.manager.run():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from k8e.client.errors import SandboxError
 from k8e.client.mcp import McpCalls
@@ -20,8 +20,11 @@ _log = logging.getLogger(__name__)
 RETRY_S = 2.0
 
 
-async def hold(calls: McpCalls, client_id: str, ended: asyncio.Event) -> None:
-    """Hold what `client_id` makes until `ended`, through restarts of the server; then let it be destroyed."""
+async def hold(calls: McpCalls, client_id: str, ended: asyncio.Event, lost: Callable[[], Awaitable[None]]) -> None:
+    """Hold what `client_id` makes until `ended`, through restarts of the server; then let it be destroyed.
+
+    `lost` is told when the server goes away.
+    """
     while True:
         try:
             async for _ in calls.lines(client_id, nothing(ended)):
@@ -30,7 +33,8 @@ async def hold(calls: McpCalls, client_id: str, ended: asyncio.Event) -> None:
             _log.info("an MCP client is not held by the server", extra={"reason": str(error)})
         if ended.is_set():
             return
-        # The server went away; what the client has made waits there for a while.
+        # What the client has made waits at the server for a while.
+        await lost()
         try:
             async with asyncio.timeout(RETRY_S):
                 await ended.wait()

@@ -28,6 +28,7 @@ class Presence:
         self._patience = patience
         self._clock = clock
         self._open = 0
+        self._streams = 0
         self._had_stream = False
         self._left_at = clock()
         self._changed = asyncio.Event()
@@ -36,13 +37,20 @@ class Presence:
     def here(self, *, is_stream: bool = False) -> Iterator[None]:
         """While something of the client's is open."""
         self._open += 1
+        self._streams += is_stream
         self._had_stream = self._had_stream or is_stream
         try:
             yield
         finally:
             self._open -= 1
+            self._streams -= is_stream
             self._left_at = self._clock()
             self._changed.set()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has asked something and has no answer yet."""
+        return self._open > self._streams
 
     def left_s(self) -> float | None:
         """How long it may still be away; None while it is here."""

@@ -120,7 +120,7 @@ async def opened(sock: socket.socket, target: Target, settings: DoorSettings, re
         gate = Gate(visitors, provenance, sockets, uid=os.geteuid(), requires_key=settings.requires_key or not is_local)
         routes: list[BaseRoute] = []
         if settings.has_mcp:
-            guests = await stack.enter_async_context(Guests.open(settings.patience, settings.tenant_id))
+            guests = await stack.enter_async_context(Guests.open(settings.patience, settings.tenant_id, visitors))
             routes.append(mcp_route(gate, guests, ping_s=settings.ping_s))
         if settings.has_a2a:
             routes += await stack.enter_async_context(a2a(gate, settings.public_url))

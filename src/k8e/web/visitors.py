@@ -47,9 +47,10 @@ class Known:
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     who: Identity | None = None
     asked_at: float = 0.0
+    is_doubted: bool = False
 
     def is_fresh(self) -> bool:
-        return self.who is not None and time.monotonic() - self.asked_at < KNOWN_S
+        return self.who is not None and not self.is_doubted and time.monotonic() - self.asked_at < KNOWN_S
 
     async def close(self) -> None:
         await self.mcp.aclose()
@@ -79,6 +80,13 @@ class Visitors:
         finally:
             await visitors._close()
 
+    async def lost(self, *, is_waited_for: bool) -> None:
+        """The server went away: it is brought back where somebody waits for it, else by whoever comes next."""
+        for known in self._known.values():
+            known.is_doubted = True
+        if is_waited_for:
+            await self._revived()
+
     async def ourselves(self) -> Visitor:
         """Whoever runs this process. Raises: SandboxError."""
         return await self._visitor("", self._target)
@@ -103,7 +111,7 @@ class Visitors:
         who = known.who
         if who is None or not known.is_fresh():
             try:
-                who = await self._asked(known.client)
+                who = await self._asked(known)
             except BaseException as error:
                 if isinstance(error, Unauthenticated):
                     known.who = None
@@ -112,17 +120,22 @@ class Visitors:
                     del self._known[name]
                     await known.close()
                 raise
-            known.who, known.asked_at = who, time.monotonic()
+            known.who, known.asked_at, known.is_doubted = who, time.monotonic(), False
         return Visitor(client=known.client, identity=who.identity, owner=who.owner, mcp=known.mcp)
 
-    async def _asked(self, client: AsyncSandboxClient) -> Identity:
+    async def _asked(self, known: Known) -> Identity:
+        # First: a client that was answered before would wait for the server's return for a while.
+        await self._revived()
         try:
-            return await client.whoami()
+            return await known.client.whoami()
         except Unreachable:
-            async with self._reviving:
-                if not await self._revive():
-                    raise
-            return await client.whoami()
+            if not await self._revived():
+                raise
+            return await known.client.whoami()
+
+    async def _revived(self) -> bool:
+        async with self._reviving:
+            return await self._revive()
 
     async def _close(self) -> None:
         known, self._known = list(self._known.values()), {}

@@ -63,6 +63,16 @@ def test_a_client_is_here_while_anything_of_it_is_open(presence: Presence, clock
     assert presence.left_s() == 60
 
 
+def test_a_client_waits_for_answers_and_not_for_streams(presence: Presence) -> None:
+    waits = []
+    with presence.here(is_stream=True):
+        waits.append(presence.is_waiting)
+        with presence.here():
+            waits.append(presence.is_waiting)
+        waits.append(presence.is_waiting)
+    assert waits == [False, True, False]
+
+
 def test_without_a_stream_a_client_may_think_for_longer(presence: Presence, clock: Clock) -> None:
     with presence.here():
         pass
