@@ -73,7 +73,7 @@ def build_server(client: AsyncSandboxClient, scope: ClientScope) -> Server[Any]:
         return resources.templates()
 
     async def read_resource(ctx: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        return await resources.read(params.uri)
+        return await resources.read(params.uri, ctx.protocol_version)
 
     server = Server[Any](
         NAME,

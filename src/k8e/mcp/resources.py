@@ -11,6 +11,7 @@ from urllib.parse import quote, unquote
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from k8e.client import AsyncSandboxClient, FileInfo
 from k8e.client.errors import NotFound, SandboxError
@@ -24,9 +25,9 @@ TEMPLATE = "k8e://{session_id}{+path}"
 WORKSPACE = "/workspace"
 PAGE = 100
 READ_BYTES = 16 * 1024 * 1024
-TOO_LARGE = -32001
+REFUSED = -32010
 MISSING = -32002
-"""As every revision until 2025-11-25 has it; newer clients know it, too."""
+"""As every revision until 2025-11-25 has it; later ones call it a wrong parameter."""
 UNSEEN = re.compile(r"/(\.venv|\.git|node_modules|__pycache__|\.cache|\.npm)/")
 """What programs put there for themselves: it would bury the rest. It can still be read."""
 
@@ -44,14 +45,12 @@ class Place:
     path: str
 
 
-def place_of(uri: str) -> Place:
-    """Raises: MCPError for what is no file of a workspace."""
+def place_of(uri: str) -> Place | None:
+    """None for what is no file of a workspace."""
     match = _URI.fullmatch(uri)
     path = posixpath.normpath(unquote(match[2], errors="surrogateescape")) if match else ""
     if match is None or not path.startswith(f"{WORKSPACE}/"):
-        raise MCPError(
-            code=MISSING, message=f"{uri} is not a resource here: they look like {TEMPLATE}, below {WORKSPACE}"
-        )
+        return None
     return Place(unquote(match[1], errors="surrogateescape"), path)
 
 
@@ -83,18 +82,20 @@ class Resources:
                 last = session_id, each.path
         return types.ListResourcesResult(resources=found)
 
-    async def read(self, uri: str) -> types.ReadResourceResult:
+    async def read(self, uri: str, revision: str) -> types.ReadResourceResult:
         place = place_of(uri)
+        if place is None:
+            raise missing(uri, f"{uri} is not a resource here: they look like {TEMPLATE}, below {WORKSPACE}", revision)
         try:
             size = (await self._client.stat(place.session_id, place.path)).size
             if size > READ_BYTES:
                 text = f"{uri} has {size} bytes, more than {READ_BYTES}: read it in parts with sandbox_read_file"
-                raise MCPError(code=TOO_LARGE, message=text)
+                raise MCPError(code=REFUSED, message=text)
             data = await self._client.read_bytes(place.session_id, place.path)
         except NotFound as error:
-            raise MCPError(code=MISSING, message=visible(str(error)), data={"uri": uri}) from error
+            raise missing(uri, visible(str(error)), revision) from error
         except SandboxError as error:
-            raise MCPError(code=TOO_LARGE, message=f"{visible(str(error))}. {error.remedy}") from error
+            raise MCPError(code=REFUSED, message=f"{visible(str(error))}. {error.remedy}") from error
         return types.ReadResourceResult(contents=[content(uri, place.path, data)])
 
     async def _files(self, session_id: str) -> list[FileInfo]:
@@ -104,6 +105,11 @@ class Resources:
             return []  # it has ended meanwhile, or has no files to show
         files = (each for each in found if each.type == "file" and not UNSEEN.search(each.path))
         return sorted(files, key=lambda each: each.path)
+
+
+def missing(uri: str, text: str, revision: str) -> MCPError:
+    code = types.INVALID_PARAMS if revision in MODERN_PROTOCOL_VERSIONS else MISSING
+    return MCPError(code=code, message=text, data={"uri": uri})
 
 
 def resource(session_id: str, file: FileInfo) -> types.Resource:

@@ -96,6 +96,18 @@ async def test_a_client_that_was_cut_off_and_does_not_come_back_leaves_nothing(h
         await until(lambda: not sessions(hasty))
 
 
+async def test_first_calls_that_come_together_share_one_session(door: OpenDoor) -> None:
+    async with wire(door.target) as lines:
+        await lines.begin()
+        params = {"name": "sandbox_run", "arguments": {"code": "true"}}
+        ids = range(1, 9)
+        await lines.send(*({"jsonrpc": "2.0", "id": each, "method": "tools/call", "params": params} for each in ids))
+        answers = await lines.answers(*ids)
+        used = {each["result"]["structuredContent"]["session_id"] for each in answers.values()}
+        assert used == sessions(door)
+        assert len(used) == 1
+
+
 async def test_two_streams_of_one_client_share_its_session_until_the_last_one_ends(door: OpenDoor) -> None:
     async with wire(door.target, "agent-1") as first, wire(door.target, "agent-1") as second:
         own = await begun(first)

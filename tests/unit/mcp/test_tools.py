@@ -338,8 +338,9 @@ async def test_resources_come_in_pages(client: Client, session_id: str, monkeypa
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "/workspace/../etc/passwd", "/workspace", "/workspace/none"])
 async def test_only_files_of_a_workspace_are_resources(client: Client, session_id: str, path: str) -> None:
-    with pytest.raises(MCPError):
+    with pytest.raises(MCPError) as caught:
         await client.read_resource(f"k8e://{session_id}{path}")
+    assert caught.value.code == (-32602 if client.protocol_version == "2026-07-28" else -32002)
 
 
 async def test_a_resource_that_is_too_large_says_how_to_read_it(
