@@ -209,7 +209,9 @@ def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
 
 async def test_the_death_of_the_server_and_then_of_the_door(mortal: Server) -> None:
     """The server's next one goes on in the same session; what a killed door's clients made ends by itself."""
-    with serving(mortal.environ) as (url, door):
+    # By its name it is somebody else's to start.
+    elsewhere = mortal.environ | {"K8E_SANDBOX_ENDPOINT": mortal.target().endpoint}
+    with serving(elsewhere) as (url, door):
         async with AsyncSandboxClient(target=mortal.target()) as caller, httpx2.AsyncClient(trust_env=False) as http:
             opened = await ask(http, url, "initialize", INITIALIZE)
             session = {"mcp-session-id": opened.headers["mcp-session-id"]}
