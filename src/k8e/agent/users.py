@@ -36,7 +36,7 @@ def find(wanted: str) -> Optional[User]:
     user = _known(name)
     if user is None:
         if not _is_id(name):
-            raise Refusal("invalid", "user %s is not in /etc/passwd" % name)
+            raise Refusal("invalid", "user: %s is not in /etc/passwd" % name)
         user = User(int(name), int(name))
     if group:
         user.gid = _group(group)
@@ -71,7 +71,7 @@ def _group(name: str) -> int:
         if record[0] == name and _is_id(record[2]):
             return int(record[2])
     if not _is_id(name):
-        raise Refusal("invalid", "group %s is not in /etc/group" % name)
+        raise Refusal("invalid", "user: the group %s is not in /etc/group" % name)
     return int(name)
 
 
