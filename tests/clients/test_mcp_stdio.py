@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import signal
+import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -156,7 +157,10 @@ async def test_large_and_binary_and_long_things_go_through(mcp: Client) -> None:
 @pytest.fixture
 def mortal(data_dir: Path, host: Provisioned, request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server that may die; a test says for how long it waits for clients that were cut off."""
-    server = Server(data_dir, "--pool-min", "0", "--mcp-grace", request.param, "--default-runtime", "container")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    flags = ("--pool-min", "0", "--mcp-grace", request.param, "--default-runtime", "container")
+    server = Server(data_dir, *flags, listen=listen)
     server.start()
     yield server
     server.destroy()
@@ -223,8 +227,12 @@ async def test_a_killed_client_leaves_no_process_and_after_the_grace_no_sandbox(
 
 
 @pytest.mark.parametrize("mortal", ["60"], indirect=True)
-async def test_a_killed_server_is_told_and_its_next_one_goes_on_in_the_same_session(mortal: Server) -> None:
-    async with lines(mortal.environ) as process:
+@pytest.mark.parametrize("is_named", [False, True], ids=["socket", "tls"])
+async def test_a_killed_server_is_told_and_its_next_one_goes_on_in_the_same_session(
+    mortal: Server, is_named: bool
+) -> None:
+    named = {"K8E_SANDBOX_ENDPOINT": mortal.target().endpoint} if is_named else {}
+    async with lines(mortal.environ | named) as process:
         session_id = await begin(process)
         await tool(process, 2, "sandbox_run", code="touch begun; sleep 600", timeout=600)
         async with AsyncSandboxClient(target=mortal.target()) as caller:

@@ -7,16 +7,16 @@ milliseconds. Over HTTP it is a process of its own (`k8e.web`).
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import os
+import select
 import signal
 from collections.abc import Mapping
 
 from k8e.cli.mcp_relay import Relay, Ways
 from k8e.cli.output import INTERRUPTED, failed
 from k8e.cli.reaching import reach
-from k8e.client.errors import InvalidRequest, SandboxError
+from k8e.client.errors import InvalidRequest, SandboxError, Unsupported
 from k8e.client.light.calls import Calls
 from k8e.client.light.places import data_dirs
 from k8e.client.light.profiles import connection
@@ -54,11 +54,12 @@ def environment(args: argparse.Namespace, environ: Mapping[str, str]) -> dict[st
 
 
 def relayed(args: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    if not hasattr(select, "poll"):
+        raise Unsupported("standard streams cannot be waited for here; run it in WSL, or give the agent a URL")
     start = {"client_id": os.urandom(16).hex(), "tenant_id": environ.get("K8E_SANDBOX_TENANT", "")}
     relay = Relay(ways(args, environ), start)
     for number, code in ((signal.SIGTERM, TERMINATED), (signal.SIGHUP, TERMINATED), (signal.SIGINT, INTERRUPTED)):
-        with contextlib.suppress(AttributeError, ValueError):
-            signal.signal(number, lambda *_, code=code: relay.stop(code))
+        signal.signal(number, lambda *_, code=code: relay.stop(code))
     return relay.run()
 
 

@@ -272,6 +272,17 @@ async def test_a_body_has_a_bounded_size(http: httpx.AsyncClient, url: str, monk
     assert (await http.post(url, json=PING)).status_code == 200
 
 
+async def test_a_body_has_a_bounded_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k8e.web.mcp.BODY_S", 0.05)
+    host, port = url.split("/")[2].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    kind = b"content-type: application/json\r\ncontent-length: 100\r\n"
+    writer.write(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\n" + kind + b"\r\n{")
+    async with asyncio.timeout(5):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+    writer.close()
+
+
 async def test_an_identity_has_a_bounded_number_of_clients(
     http: httpx.AsyncClient, door: OpenDoor, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
