@@ -501,6 +501,19 @@ async def test_a_run_survives_the_death_of_the_server(
         server.destroy()
 
 
+async def test_whoever_listens_when_it_ends_is_told(server: Server, tidy: None) -> None:
+    with running(server.environ) as agent:
+        async with peer(agent.url) as caller:
+            told = Told()
+            async for event in caller.send_message(ask(data({"command": "echo begun; sleep 600"}))):
+                told.hear(event)
+                if told.text() and told.states[-1] == WORKING:
+                    agent.process.terminate()
+        assert (told.states[-1], told.text()) == (CANCELED, "begun\n")
+        assert agent.process.wait(PATIENCE_S) == 0
+        assert len(agent.said().splitlines()) == 1
+
+
 def test_it_ends_by_the_keyboard_and_says_when_its_port_is_taken(server: Server, k8e: Run) -> None:
     with running(server.environ) as agent:
         taken = k8e("a2a", "--addr", agent.url.removeprefix("http://"))

@@ -36,6 +36,7 @@ __all__ = ["Agent", "Told", "ask", "bindings", "data", "peer", "running", "stdou
 
 PATIENCE_S = 60.0
 PAUSE_S = 0.02
+SAID_BYTES = 64 * 1024
 bindings = [(binding, version) for version in ("1.0", "0.3") for binding in ("JSONRPC", "HTTP+JSON")]
 
 
@@ -45,6 +46,11 @@ class Agent:
 
     url: str
     process: subprocess.Popen[bytes]
+    errors: IO[bytes]
+
+    def said(self) -> bytes:
+        """All that it wrote to standard error."""
+        return os.pread(self.errors.fileno(), SAID_BYTES, 0)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -60,7 +66,7 @@ def running(environ: Mapping[str, str], *flags: str) -> Iterator[Agent]:
         subprocess.Popen(argv, env=dict(environ), stdin=subprocess.DEVNULL, stderr=said) as process,
     ):
         try:
-            yield Agent(_address(process, said), process)
+            yield Agent(_address(process, said), process, said)
         finally:
             if process.poll() is None:
                 process.terminate()
@@ -73,7 +79,7 @@ def _address(process: subprocess.Popen[bytes], said: IO[bytes]) -> str:
     """Where it serves, as it says itself."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        told = os.pread(said.fileno(), 65536, 0)
+        told = os.pread(said.fileno(), SAID_BYTES, 0)
         if found := re.search(rb"serving agents on (http://\S+)/a2a\n", told):
             return found[1].decode()
         if process.poll() is not None or time.monotonic() > deadline:

@@ -40,8 +40,12 @@ class Agent:
             try:
                 yield agent
             finally:
-                for running in list(agent._running.values()):
-                    running.cancel()
+                agent.leave()
+
+    def leave(self) -> None:
+        """Kill whatever runs, so that whoever listens hears the end."""
+        for running in list(self._running.values()):
+            running.cancel()
 
     def begin(self, visitor: Visitor, message: Message) -> Record:
         """A new task, in the message's context or a new one."""

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
@@ -33,6 +33,9 @@ CONNECTIONS = 1024
 DRAIN_S = 2
 """How long requests may go on when we are told to stop."""
 BACKLOG = 256
+
+Parting = Callable[[], None]
+"""Called first of all when we are told to stop: whoever still listens can be told so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +65,9 @@ async def serve(
     sock: socket.socket, target: Target, settings: DoorSettings, *, revive: Revive, ready: Callable[[], None]
 ) -> None:
     """Serve on the socket until a signal says to stop; `ready` is called when it answers."""
-    async with opened(sock, target, settings, revive) as app:
-        server = Process(config(app), ready)
+    partings: list[Parting] = []
+    async with opened(sock, target, settings, revive, partings) as app:
+        server = Process(config(app), ready, partings)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.stop)
@@ -73,9 +77,10 @@ async def serve(
 class Process(Server):
     """uvicorn's server, which leaves signals to us: it would end the process before everybody has left."""
 
-    def __init__(self, config: Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: Config, ready: Callable[[], None], partings: Sequence[Parting]) -> None:
         super().__init__(config)
         self._ready = ready
+        self._partings = partings
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -84,6 +89,11 @@ class Process(Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for parting in self._partings:
+            parting()
+        await super().shutdown(sockets)
 
     def stop(self) -> None:
         # The second time somebody is in a hurry.
@@ -109,7 +119,9 @@ def config(app: ASGIApp) -> Config:
 
 
 @asynccontextmanager
-async def opened(sock: socket.socket, target: Target, settings: DoorSettings, revive: Revive) -> AsyncIterator[ASGIApp]:
+async def opened(
+    sock: socket.socket, target: Target, settings: DoorSettings, revive: Revive, partings: list[Parting]
+) -> AsyncIterator[ASGIApp]:
     """The application, and everything that has to live as long as it does."""
     is_local = is_loopback(sock.getsockname()[0])
     provenance = Provenance(hosts=settings.hosts, origins=settings.origins, any_address=not is_local)
@@ -123,14 +135,15 @@ async def opened(sock: socket.socket, target: Target, settings: DoorSettings, re
             guests = await stack.enter_async_context(Guests.open(settings.patience, settings.tenant_id, visitors))
             routes.append(mcp_route(gate, guests, ping_s=settings.ping_s))
         if settings.has_a2a:
-            routes += await stack.enter_async_context(a2a(gate, settings.public_url))
+            routes += await stack.enter_async_context(a2a(gate, settings.public_url, partings))
         yield built(gate, routes)
 
 
 @asynccontextmanager
-async def a2a(gate: Gate, public_url: str) -> AsyncIterator[list[BaseRoute]]:
+async def a2a(gate: Gate, public_url: str, partings: list[Parting]) -> AsyncIterator[list[BaseRoute]]:
     from k8e.a2a.agent import Agent
     from k8e.a2a.routes import a2a_routes
 
     async with Agent.open() as agent:
+        partings.append(agent.leave)
         yield [*a2a_routes(agent, gate, public_url=public_url)]
