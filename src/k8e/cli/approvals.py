@@ -6,7 +6,7 @@ import argparse
 import shlex
 
 from k8e.cli.output import BAD_INPUT, print_json, print_rows, say
-from k8e.client.errors import DeadlineExceeded, InvalidRequest, Unsupported
+from k8e.client.errors import Conflict, DeadlineExceeded, InvalidRequest, Unsupported
 from k8e.client.light.calls import Answer, Calls
 
 __all__ = ["approve", "confirm", "list_approvals", "on_one_line"]
@@ -78,6 +78,8 @@ def own_question(approval_id: str, calls: Calls) -> Answer | None:
     """The question, where this very user asked it: then it takes the person and not the program to decide it.
 
     Only through the unix socket can the server see a terminal; elsewhere it says what to do instead.
+
+    Raises: Conflict when it is decided or expired.
     """
     try:
         me = calls.unary("WhoAmI", {})
@@ -85,9 +87,13 @@ def own_question(approval_id: str, calls: Calls) -> Answer | None:
         return None
     if me.text("via") != "unix" or me.text("owner") != me.text("identity"):
         return None
-    waiting = calls.unary("ListApprovals", {}).each("approvals")
-    mine = (each for each in waiting if each.text("asked_by") == me.text("identity"))
-    return next((each for each in mine if each.text("approval_id") == approval_id), None)
+    known = calls.unary("ListApprovals", {"all": True}).each("approvals")
+    mine = (each for each in known if each.text("asked_by") == me.text("identity"))
+    found = next((each for each in mine if each.text("approval_id") == approval_id), None)
+    if found is not None and found.text("status") != "pending":
+        by = f" by {found.text('decided_by')}" if found.text("decided_by") else ""
+        raise Conflict(f"approval {approval_id} is already {found.text('status')}{by}")
+    return found
 
 
 def list_approvals(args: argparse.Namespace, calls: Calls) -> int:

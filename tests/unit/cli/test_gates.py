@@ -125,6 +125,9 @@ def test_a_person_at_a_terminal_decides_what_their_own_user_asked(
     found = status(k8e, asked)
     uid = os.getuid()
     assert (found["status"], found["decided_by"], found["reason"]) == ("approved", f"uid:{uid} at a terminal", "seen")
+    again = k8e("approve", asked)
+    assert (again.returncode, told(again)["error"]) == (1, "conflict")
+    assert f"already approved by uid:{uid} at a terminal" in str(told(again)["detail"])
 
 
 def test_what_is_asked_cannot_look_like_a_line_of_ours(asked: str, at_terminal: Callable[..., AtTerminal]) -> None:
