@@ -77,7 +77,7 @@ async def serve(
 class Process(Server):
     """uvicorn's server, which leaves signals to us: it would end the process before everybody has left."""
 
-    def __init__(self, config: Config, ready: Callable[[], None], partings: Sequence[Parting]) -> None:
+    def __init__(self, config: Config, ready: Callable[[], None], partings: Sequence[Parting] = ()) -> None:
         super().__init__(config)
         self._ready = ready
         self._partings = partings
@@ -120,7 +120,7 @@ def config(app: ASGIApp) -> Config:
 
 @asynccontextmanager
 async def opened(
-    sock: socket.socket, target: Target, settings: DoorSettings, revive: Revive, partings: list[Parting]
+    sock: socket.socket, target: Target, settings: DoorSettings, revive: Revive, partings: list[Parting] | None = None
 ) -> AsyncIterator[ASGIApp]:
     """The application, and everything that has to live as long as it does."""
     is_local = is_loopback(sock.getsockname()[0])
@@ -135,7 +135,9 @@ async def opened(
             guests = await stack.enter_async_context(Guests.open(settings.patience, settings.tenant_id, visitors))
             routes.append(mcp_route(gate, guests, ping_s=settings.ping_s))
         if settings.has_a2a:
-            routes += await stack.enter_async_context(a2a(gate, settings.public_url, partings))
+            routes += await stack.enter_async_context(
+                a2a(gate, settings.public_url, [] if partings is None else partings)
+            )
         yield built(gate, routes)
 
 
