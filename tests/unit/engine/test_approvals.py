@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -320,3 +322,28 @@ async def test_a_caller_that_leaves_before_its_question_is_on_disk_leaves_none(r
     async with reopened() as approvals:
         assert not approvals.of(ALICE, finished=True)
         await approvals.ask(ALICE, SESSION, SANDBOX, asked_by=AGENT, action="write")
+
+
+FORMER = """
+CREATE TABLE approvals (
+    approval_id TEXT PRIMARY KEY, owner TEXT NOT NULL, session_id TEXT NOT NULL, sandbox TEXT NOT NULL,
+    action TEXT NOT NULL, asked_by TEXT NOT NULL, asked_at REAL NOT NULL, expires_at REAL NOT NULL,
+    status TEXT NOT NULL, decided_by TEXT NOT NULL, reason TEXT NOT NULL, decided_at REAL NOT NULL) STRICT;
+INSERT INTO approvals VALUES ('a', 'uid:1000', 's', 'sb-1', 'drop', 'uid:1000', 1000, 1300, 'pending', '', '', 0);
+PRAGMA user_version=1;
+"""
+"""A file as the first version wrote it."""
+
+
+async def test_a_file_of_the_former_format_is_taken_over_and_its_questions_can_be_answered(
+    tmp_path: Path, reopened: Opener
+) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "approvals.sqlite")) as former:
+        former.executescript(FORMER)
+    async with reopened() as approvals:
+        approvals.keep_only({SANDBOX})
+        found = approvals.find(ALICE, "a")
+        assert (found.is_pending, found.is_gate) == (True, False)
+        assert (await _decide(approvals, found)).status is ApprovalStatus.APPROVED
+    async with reopened() as approvals:
+        assert approvals.find(ALICE, "a").decided_by == PERSON
