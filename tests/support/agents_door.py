@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from k8e.client.discovery import Target
-from k8e.web.serving import DoorSettings, Process, config, listening, opened
+from k8e.web.serving import DoorSettings, Parting, Process, config, listening, opened
 
 __all__ = ["agents_door", "nobody_comes_back"]
 
@@ -22,13 +22,13 @@ async def agents_door(
     target: Target, settings: DoorSettings | None = None, *, host: str = "127.0.0.1"
 ) -> AsyncIterator[str]:
     """Serve until the block ends; yields its address."""
-    ready = asyncio.Event()
+    ready, partings = asyncio.Event(), list[Parting]()
     sock = listening(host, 0)
     async with (
-        opened(sock, target, settings or DoorSettings(has_a2a=False), nobody_comes_back) as app,
+        opened(sock, target, settings or DoorSettings(has_a2a=False), nobody_comes_back, partings) as app,
         asyncio.TaskGroup() as group,
     ):
-        server = Process(config(app), ready.set)
+        server = Process(config(app), ready.set, partings)
         group.create_task(server.serve(sockets=[sock]), name="agents' door")
         await ready.wait()
         yield f"http://{host}:{sock.getsockname()[1]}"

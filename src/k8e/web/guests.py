@@ -65,6 +65,13 @@ class Guest:
     is_ready: asyncio.Event = field(default_factory=asyncio.Event)
     is_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def end(self) -> None:
+        """It is gone, or told to go; a stream that waits for its next answer hears of it by an empty one."""
+        if not self.is_ended.is_set():
+            self.is_ended.set()
+            if not self.mirror.full():
+                self.mirror.put_nowait(b"")
+
 
 class Guests:
     """`open` it."""
@@ -89,8 +96,12 @@ class Guests:
             try:
                 yield guests
             finally:
-                for guest in list(guests._all):
-                    guest.is_ended.set()
+                guests.end()
+
+    def end(self) -> None:
+        """Everybody has to go."""
+        for guest in list(self._all):
+            guest.end()
 
     async def arrive(self, visitor: Visitor, kind: Kind) -> Guest:
         """A new client, ready to be served. Raises: HTTPException 503 when the identity has too many."""
@@ -143,7 +154,7 @@ class Guests:
                 holding = hold(guest.visitor.mcp, guest.client_id, guest.is_ended, lost)
                 lease = tasks.create_task(holding, name="lease")
                 leaving = tasks.create_task(guest.presence.gone(), name="presence")
-                leaving.add_done_callback(lambda _: guest.is_ended.set())
+                leaving.add_done_callback(lambda _: guest.end())
                 async with guest.manager.run():
                     guest.is_ready.set()
                     await guest.is_ended.wait()
@@ -157,7 +168,7 @@ class Guests:
 
     def _forget(self, guest: Guest) -> None:
         guest.is_ready.set()
-        guest.is_ended.set()
+        guest.end()
         self._all.discard(guest)
         self._count[guest.visitor.identity] -= 1
         self._by_token.pop(guest.token, None)

@@ -60,7 +60,7 @@ class McpEndpoint:
             is_question = scope["method"] == "POST"
             await self._serve(guest, scope, receive, whole_where_possible(send) if is_question else send)
             if scope["method"] == "DELETE":
-                guest.is_ended.set()
+                guest.end()
         elif scope["method"] == "POST":
             await self._plain(guest, scope, receive, mirrored(guest, send))
         else:
@@ -80,7 +80,7 @@ class McpEndpoint:
             await self._serve(guest, scope, receive, whole_where_possible(noting))
         finally:
             if not guest.token:
-                guest.is_ended.set()
+                guest.end()
 
     async def _stream(self, visitor: Visitor, scope: Scope, receive: Receive, send: Send) -> None:
         guest = await self._guests.arrive(visitor, Kind.PLAIN)

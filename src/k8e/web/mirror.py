@@ -33,7 +33,8 @@ async def events(guest: Guest, ping_s: float) -> AsyncIterator[bytes]:
         except TimeoutError:
             yield b": ping\n\n"
         else:
-            yield event("message", answer)
+            if answer:
+                yield event("message", answer)
 
 
 def event(name: str, data: bytes) -> bytes:

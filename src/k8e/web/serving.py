@@ -77,7 +77,7 @@ async def serve(
 class Process(Server):
     """uvicorn's server, which leaves signals to us: it would end the process before everybody has left."""
 
-    def __init__(self, config: Config, ready: Callable[[], None], partings: Sequence[Parting] = ()) -> None:
+    def __init__(self, config: Config, ready: Callable[[], None], partings: Sequence[Parting]) -> None:
         super().__init__(config)
         self._ready = ready
         self._partings = partings
@@ -120,9 +120,9 @@ def config(app: ASGIApp) -> Config:
 
 @asynccontextmanager
 async def opened(
-    sock: socket.socket, target: Target, settings: DoorSettings, revive: Revive, partings: list[Parting] | None = None
+    sock: socket.socket, target: Target, settings: DoorSettings, revive: Revive, partings: list[Parting]
 ) -> AsyncIterator[ASGIApp]:
-    """The application, and everything that has to live as long as it does."""
+    """The application, and everything that has to live as long as it does; it adds to the partings."""
     is_local = is_loopback(sock.getsockname()[0])
     provenance = Provenance(hosts=settings.hosts, origins=settings.origins, any_address=not is_local)
     async with contextlib.AsyncExitStack() as stack:
@@ -134,10 +134,9 @@ async def opened(
         if settings.has_mcp:
             guests = await stack.enter_async_context(Guests.open(settings.patience, settings.tenant_id, visitors))
             routes.append(mcp_route(gate, guests, ping_s=settings.ping_s))
+            partings.append(guests.end)
         if settings.has_a2a:
-            routes += await stack.enter_async_context(
-                a2a(gate, settings.public_url, [] if partings is None else partings)
-            )
+            routes += await stack.enter_async_context(a2a(gate, settings.public_url, partings))
         yield built(gate, routes)
 
 

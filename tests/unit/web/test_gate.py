@@ -206,6 +206,15 @@ async def test_the_older_form_gives_signs_of_life(http: httpx.AsyncClient, door:
         assert await anext(heard) == (": ping", "")
 
 
+async def test_a_door_that_closes_ends_its_streams_in_order(http: httpx.AsyncClient, door: OpenDoor) -> None:
+    async with contextlib.AsyncExitStack() as kept:
+        async with agents_door(door.target) as url:
+            heard = await kept.enter_async_context(stream(http, f"{url}/mcp", {}))
+            assert (await anext(heard))[0] == "session"
+        # One that is cut off would be an error here.
+        assert [event async for event in heard] == []
+
+
 async def test_the_older_form_answers_mistakes_as_it_did(http: httpx.AsyncClient, url: str) -> None:
     kind = {"content-type": "application/json"}
     bad = await http.post(url, content=b"{nonsense", headers=kind)
