@@ -24,6 +24,8 @@ METHODS = {method.name: method for method in SERVICE.methods}
 PATIENCE_S = 60.0
 SECRET = "vault"
 EXEC_ID = "exec-of-alice"
+WRITTEN_TOO_LATE = "Internal error from Core"
+"""What grpc's own client makes of a refusal that comes while it still writes: the refusal itself is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,12 @@ class Caller:
         self, name: str, *payloads: Message | bytes, enough: int = 1, goes_on_after_s: float = PATIENCE_S
     ) -> Answer:
         """The first `enough` answers of one call, or its end; a stream that is silent for so long goes on."""
+        while True:
+            answer = await self._sent(name, *payloads, enough=enough, goes_on_after_s=goes_on_after_s)
+            if answer.text != WRITTEN_TOO_LATE or answer.messages:
+                return answer
+
+    async def _sent(self, name: str, *payloads: Message | bytes, enough: int, goes_on_after_s: float) -> Answer:
         method, got = METHODS[name], list[Any]()
         call = self._begin(name, [each if isinstance(each, bytes) else each.SerializeToString() for each in payloads])
         try:
