@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import re
 import signal
 import subprocess
 import uuid
@@ -40,7 +42,7 @@ from tests.support.servers import Server
 SUBMITTED, WORKING = TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING
 COMPLETED, FAILED = TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_FAILED
 CANCELED, REJECTED = TaskState.TASK_STATE_CANCELED, TaskState.TASK_STATE_REJECTED
-INPUT_REQUIRED = TaskState.TASK_STATE_INPUT_REQUIRED
+INPUT_REQUIRED, AUTH_REQUIRED = TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED
 
 MIB = 1024 * 1024
 WAITS = """
@@ -497,6 +499,33 @@ async def test_a_run_survives_the_death_of_the_server(
                         server.start()
                         assert await stdout(caller, "touch go; echo on", context) == "on\n"
         assert (told.states[-1], told.text(), told.result["exit_code"]) == (COMPLETED, "ready\ngone\n", 0)
+    finally:
+        server.destroy()
+
+
+@pytest.mark.parametrize(("decision", "state", "printed"), [(True, COMPLETED, "deploy\n"), (False, FAILED, "")])
+async def test_a_run_that_waits_for_a_person_says_so_and_goes_on_with_the_answer(
+    host: Provisioned, lend: Lend, context: str, decision: bool, state: TaskState, printed: str
+) -> None:
+    server = Server(lend("gated"), "--pool-min", "0", "--gates", "command=deploy")
+    server.start()
+    try:
+        with SandboxClient(target=server.target()) as admin:
+            key = admin.create_api_key("judge", role="approver", owner=admin.whoami().owner).key
+        with running(server.environ) as agent:
+            async with peer(agent.url, streaming=False) as plain, peer(agent.url) as caller:
+                assert await stdout(plain, "echo free", context) == "free\n"
+                asked = await Told.asked(plain, ask(data({"command": "echo deploy"}), context=context))
+                assert (asked.states, asked.text()) == ([AUTH_REQUIRED], "")
+                found = re.search(r"k8e sandbox approve (\S+)`", asked.words[0])
+                assert found is not None
+                with SandboxClient(target=dataclasses.replace(server.target(), api_key=key)) as judge:
+                    judge.approve(found[1], approved=decision)
+                with contextlib.suppress(UnsupportedOperationError):
+                    async for _ in caller.subscribe(SubscribeToTaskRequest(id=asked.task_id)):
+                        pass
+                told = await Told.got(plain, asked.task_id)
+                assert (told.states[-1], told.text()) == (state, printed)
     finally:
         server.destroy()
 

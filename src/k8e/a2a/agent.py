@@ -78,7 +78,7 @@ class Agent:
             state = TaskState.TASK_STATE_INPUT_REQUIRED if ask.is_open else TaskState.TASK_STATE_REJECTED
             record.become(state, ask.text)
             return
-        errand = Errand(client=visitor.client, contexts=self._contexts, record=record, ask=ask)
+        errand = Errand(client=visitor.client, contexts=self._contexts, tasks=self._tasks, record=record, ask=ask)
         running = self._tasks.create_task(errand.run(), name=f"a2a task {record.task_id}")
         self._running[record.task_id] = running
         running.add_done_callback(lambda _: self._ended(record))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from a2a.types import Artifact, TaskState
@@ -17,6 +18,7 @@ from k8e.a2a.contexts import Contexts, Place
 from k8e.a2a.harvest import FILE_BYTES, Harvest, Seen, file_artifact, seen
 from k8e.a2a.records import Record
 from k8e.a2a.results import is_success, result_artifact, told
+from k8e.a2a.vigil import Vigil
 from k8e.client.aio import AsyncSandboxClient
 from k8e.client.errors import NotFound, SandboxError, SandboxLost
 from k8e.client.values import Chunk, Exit
@@ -32,6 +34,7 @@ class Errand:
 
     client: AsyncSandboxClient
     contexts: Contexts
+    tasks: asyncio.TaskGroup
     record: Record
     ask: Ask
     has_begun: bool = False
@@ -58,14 +61,29 @@ class Errand:
         record = self.record
         place = await self.contexts.enter(self.client, record.owner, record.context_id)
         try:
-            await self._done_in(place)
+            with self._watched(place):
+                await self._done_in(place)
         except (NotFound, SandboxLost):
             if self.has_begun:
                 raise
             # Only a session that is gone answers so before anything has run: making another is safe.
             self.is_recreated = True
             place = await self.contexts.enter(self.client, record.owner, record.context_id, gone=place)
-            await self._done_in(place)
+            with self._watched(place):
+                await self._done_in(place)
+
+    @contextmanager
+    def _watched(self, place: Place) -> Iterator[None]:
+        """Where calls may wait for a person, the caller is told while one does."""
+        if not place.is_gated:
+            yield
+            return
+        vigil = Vigil(client=self.client, record=self.record, session_id=place.session_id)
+        watching = self.tasks.create_task(vigil.keep(), name=f"gates of {self.record.task_id}")
+        try:
+            yield
+        finally:
+            watching.cancel()
 
     async def _done_in(self, place: Place) -> None:
         before = await self._prepared(place)

@@ -43,7 +43,7 @@ from a2a.utils.proto_utils import validate_proto_required_fields
 from a2a.utils.task import apply_history_length, validate_history_length, validate_page_size
 
 from k8e.a2a.agent import Agent
-from k8e.a2a.records import Record
+from k8e.a2a.records import WAITING, Record
 from k8e.web.visitors import Visitor
 
 __all__ = ["VISITOR", "Handler"]
@@ -61,7 +61,7 @@ class Handler(RequestHandler):
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task | Message:
         record = self._begun(params, context)
         if not params.configuration.return_immediately:
-            await record.rest()
+            await record.rest(WAITING)
         return apply_history_length(record.snapshot(), params.configuration)
 
     async def on_message_send_stream(

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Set
 from dataclasses import dataclass
 
 from a2a.types import (
@@ -24,10 +24,12 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
 
 from k8e.a2a.outputs import PIECE_BYTES, Output
 
-__all__ = ["OUTPUT_BYTES", "RESTING", "TERMINAL", "Mark", "Record", "Update"]
+__all__ = ["OUTPUT_BYTES", "RESTING", "TERMINAL", "WAITING", "Mark", "Record", "Update"]
 
 OUTPUT_BYTES = 10 * 1024 * 1024
 """What is kept of one task's output, both streams together."""
@@ -44,6 +46,8 @@ TERMINAL = frozenset(
 )
 RESTING = TERMINAL | {TaskState.TASK_STATE_INPUT_REQUIRED}
 """Nothing more happens by itself."""
+WAITING = RESTING | {TaskState.TASK_STATE_AUTH_REQUIRED}
+"""Somebody else has to do something."""
 
 Update = TaskStatusUpdateEvent | TaskArtifactUpdateEvent
 
@@ -91,10 +95,14 @@ class Record:
         """Whether output was lost for want of room."""
         return any(output.is_cut for output in self._outputs.values())
 
+    def printed(self) -> int:
+        """Bytes of output that are kept."""
+        return sum(map(len, self._outputs.values()))
+
     def size(self) -> int:
         """Bytes that it holds, nearly."""
         held = [*self.artifacts, *self._history]
-        return sum(map(len, self._outputs.values())) + sum(each.ByteSize() for each in held)
+        return self.printed() + sum(each.ByteSize() for each in held)
 
     def hear(self, message: Message) -> None:
         """Keep what was said, without the bytes of its files: those are in the workspace."""
@@ -106,14 +114,14 @@ class Record:
                 part.raw = b""
         self._history.append(heard)
 
-    def become(self, state: TaskState, text: str = "") -> None:
-        """Go on to another state, with a word to the caller; what is over stays as it is."""
+    def become(self, state: TaskState, text: str = "", about: Mapping[str, str] | None = None) -> None:
+        """Go on to another state, with a word to the caller and data for its program; what is over stays as it is."""
         if self._statuses and self.is_over:
             return
         status = TaskStatus(state=state)
         status.timestamp.GetCurrentTime()
         if text:
-            status.message.CopyFrom(self._word(text))
+            status.message.CopyFrom(self._word(text, about))
         if state in TERMINAL:
             for output in self._outputs.values():
                 output.close(room=self._room())
@@ -161,9 +169,9 @@ class Record:
             if isinstance(update, TaskArtifactUpdateEvent) and update.ByteSize() < PIECE_BYTES:
                 await self._let_more_come()
 
-    async def rest(self) -> None:
+    async def rest(self, states: Set[TaskState] = RESTING) -> None:
         """Wait until nothing more happens by itself."""
-        while self.state not in RESTING:
+        while self.state not in states:
             await self._changed.wait()
 
     def after(self, mark: Mark) -> tuple[Update | None, Mark]:
@@ -194,17 +202,20 @@ class Record:
             task_id=self.task_id, context_id=self.context_id, artifact=artifact, append=append, last_chunk=last_chunk
         )
 
-    def _word(self, text: str) -> Message:
+    def _word(self, text: str, about: Mapping[str, str] | None) -> Message:
+        parts = [Part(text=text)]
+        if about:
+            parts.append(Part(data=ParseDict(dict(about), Value())))
         return Message(
             message_id=str(uuid.uuid4()),
             role=Role.ROLE_AGENT,
             task_id=self.task_id,
             context_id=self.context_id,
-            parts=[Part(text=text)],
+            parts=parts,
         )
 
     def _room(self) -> int:
-        return OUTPUT_BYTES - sum(map(len, self._outputs.values()))
+        return OUTPUT_BYTES - self.printed()
 
     def _tell(self) -> None:
         # Everybody who waits holds the old event; who comes later waits for the next change.
