@@ -15,13 +15,14 @@ import pytest
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.service import Service
 from k8e.engine.engine import Engine
+from k8e.engine.files import Files
 from k8e.engine.gatekeeper import GateStep
 from k8e.engine.settings import EngineSettings, PoolSettings
 from k8e.errors import Conflict, Denied, InvalidSpec, NotFound, SandboxLost
 from k8e.identity.callers import Role
 from k8e.model import Gates, Runtime, SecretRef, SessionSpec
 from k8e.setup.provision import Provisioned
-from tests.support.at_gates import AGENT, at_gate, decide, pending, waiting
+from tests.support.at_gates import AGENT, at_gate, decide, outcome, pending, waiting
 from tests.support.calls import StraightCall, as_key, as_uid, service_over
 from tests.support.cells import OWNER, Cell, CellFactory
 from tests.support.engines import substrate_for
@@ -254,21 +255,24 @@ async def test_a_link_that_is_put_in_place_while_the_question_waits_leads_nowher
     assert again.result().ok
 
 
-async def test_what_was_free_when_asked_for_and_is_gated_when_written_is_refused(service: Service, box: Cell) -> None:
+async def test_what_was_free_when_asked_for_and_is_gated_when_written_is_refused(
+    service: Service, box: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await prepare(box)
-    await box.sh("mkdir plain")
+    await box.sh("ln -s deploy link; mkdir plain")
+    before = await deployed(box)
 
-    async def inputs() -> AsyncIterator[pb.WriteStreamRequest]:
-        yield pb.WriteStreamRequest(open=pb.WriteStreamOpen(session_id=box.id, path="plain/sub/app"))
-        yield pb.WriteStreamRequest(data=b"new")
+    async def nothing(self: Files, op: str, gates: tuple[str, ...], **paths: str) -> tuple[str, ...]:
+        """As the look is that came before the link did."""
+        return ()
 
-    # The guard of the sandbox's own agent: the same look, made with descriptors when the file is opened.
-    assert (await service.answer("WriteStream", AGENT, inputs())).size == 3
-    await box.sh("rm -r plain; ln -s deploy plain")
-    async with at_gate(streamed(service, box, "plain/sub/app", b"new"), service) as (task, asked):
-        assert "/workspace/deploy/sub/app" in asked.action
-        await decide(service, asked, approved=False)
-    assert isinstance(task.result(), Denied)
+    monkeypatch.setattr(Files, "gated", nothing)
+    for road in ("link/app", "link/sub/app"):
+        assert isinstance(await outcome(streamed(service, box, road, b"new")), Conflict)
+    move = pb.MoveFileRequest(session_id=box.id, source="free", target="link/app")
+    assert isinstance(await outcome(service.answer("MoveFile", AGENT, move)), Conflict)
+    assert await deployed(box) == before
+    assert (await streamed(service, box, "plain/sub/app", b"new")).size == 3
 
 
 async def test_the_question_names_exactly_what_is_written(service: Service, box: Cell) -> None:
@@ -614,7 +618,7 @@ async def test_a_restart_keeps_the_gates_and_ends_the_questions(host: Provisione
         await engine.destroy_all()
 
 
-async def test_the_user_whose_agent_asked_may_decide_at_a_terminal_and_the_events_say_so(
+async def test_the_user_whose_agent_asked_may_decide_in_its_window_and_the_events_say_so(
     service: Service, box: Cell
 ) -> None:
     agent = as_uid(0)

@@ -14,7 +14,7 @@ from k8e.identity.callers import Role
 from tests.support.calls import StraightCall, as_key
 from tests.support.cells import OWNER
 
-__all__ = ["AGENT", "PERSON", "at_gate", "decide", "pending", "waiting"]
+__all__ = ["AGENT", "PERSON", "at_gate", "decide", "outcome", "pending", "waiting"]
 
 AGENT = as_key("agent", owner=OWNER)
 PERSON = as_key("phone", owner=OWNER, role=Role.APPROVER)
