@@ -12,12 +12,13 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
-from a2a.client import A2ACardResolver, Client
+from a2a.client import A2ACardResolver, A2AClientError, Client
 from a2a.types import (
     CancelTaskRequest,
     GetTaskRequest,
     ListTasksRequest,
     Part,
+    StreamResponse,
     SubscribeToTaskRequest,
     TaskPushNotificationConfig,
     TaskState,
@@ -28,6 +29,7 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from google.protobuf.json_format import Parse
 from httpx import AsyncClient
 
 from k8e.a2a.contexts import session_id_of
@@ -254,25 +256,26 @@ async def test_cancelling_kills_the_command(caller: Client, sdk: AsyncSandboxCli
         await caller.cancel_task(CancelTaskRequest(id=told.task_id))
 
 
+@pytest.mark.parametrize(("binding", "version"), bindings)
 async def test_a_task_goes_on_without_its_listener_and_can_be_heard_again(
-    agent: Agent, caller: Client, context: str
+    agent: Agent, tidy: None, context: str, binding: str, version: str
 ) -> None:
     first = Told()
-    async with peer(agent.url) as lost:
+    async with peer(agent.url, binding=binding, version=version) as lost:
         async for event in lost.send_message(ask(data({"code": WAITS}), context=context)):
             first.hear(event)
             if first.text():
                 break
     second = Told()
-    async for event in caller.subscribe(SubscribeToTaskRequest(id=first.task_id)):
-        second.hear(event)
-        if second.events == 1:
-            assert second.text() == "ready\n"
-            await stdout(caller, "touch go", context)
-    assert (second.states[-1], second.text()) == (COMPLETED, "ready\ngone\n")
-    with pytest.raises(UnsupportedOperationError):
-        async for _ in caller.subscribe(SubscribeToTaskRequest(id=first.task_id)):
-            pass
+    async with peer(agent.url, binding=binding, version=version) as caller:
+        async for event in caller.subscribe(SubscribeToTaskRequest(id=first.task_id)):
+            second.hear(event)
+            if second.events == 1:
+                assert second.text() == "ready\n"
+                await stdout(caller, "touch go", context)
+        assert (second.states[-1], second.text()) == (COMPLETED, "ready\ngone\n")
+        with pytest.raises((UnsupportedOperationError, A2AClientError)):
+            [_ async for _ in caller.subscribe(SubscribeToTaskRequest(id=first.task_id))]
 
 
 async def test_a_message_can_be_left_to_itself_and_looked_at_later(plain: Client) -> None:
@@ -292,6 +295,27 @@ async def test_ten_mebibytes_come_through_and_more_is_cut_and_said(caller: Clien
     cut = await Told.asked(caller, ask(data({"code": program.format(n=12)}), context=context))
     assert (cut.states[-1], len(cut.text()), cut.result["truncated"]) == (COMPLETED, 10 * MIB, True)
     assert len((await Told.got(caller, cut.task_id)).text()) == 10 * MIB
+
+
+async def test_a_reader_that_is_slow_gets_everything_and_slows_nobody(agent: Agent, plain: Client) -> None:
+    program = "import sys\nfor i in range(8): sys.stdout.write(str(i) * 1048576)"
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"data": {"code": program}}]}
+    told = Told()
+    async with (
+        AsyncClient(base_url=agent.url, timeout=PATIENCE_S, headers={"a2a-version": "1.0"}) as http,
+        http.stream("POST", "/a2a/message:stream", json={"message": message}) as answer,
+    ):
+        lines = (line[6:] async for line in answer.aiter_lines() if line.startswith("data: "))
+        told.hear(Parse(await anext(lines), StreamResponse()))
+
+        async def is_done() -> bool:
+            return (await Told.got(plain, told.task_id)).states == [COMPLETED]
+
+        # It is over while nobody has read more than its first event.
+        await until(is_done)
+        async for line in lines:
+            told.hear(Parse(line, StreamResponse()))
+    assert (told.states[-1], told.text()) == (COMPLETED, "".join(str(i) * MIB for i in range(8)))
 
 
 async def test_ten_thousand_lines_arrive_in_order_and_in_far_fewer_events(caller: Client) -> None:
@@ -329,15 +353,19 @@ async def test_nothing_is_ever_pushed_to_an_address(caller: Client) -> None:
 
 
 async def test_only_so_many_tasks_of_one_owner_run_at_a_time(plain: Client, context: str) -> None:
+    unclear = await Told.asked(plain, ask(text("what can you do?"), context=context))
     sleeping = [
         (await Told.asked(plain, ask(data({"command": "sleep 600"}), context=context, at_once=True))).task_id
         for _ in range(16)
     ]
     told = await Told.asked(plain, ask(data({"command": "echo no"}), context=context))
     assert (told.states[-1], "cancel" in told.words[-1]) == (REJECTED, True)
+    with pytest.raises(UnsupportedOperationError, match="run already"):
+        await Told.asked(plain, ask(text("$ echo no"), task=unclear.task_id))
     for task_id in sleeping:
         await plain.cancel_task(CancelTaskRequest(id=task_id))
     assert await stdout(plain, "echo again", context) == "again\n"
+    assert (await Told.asked(plain, ask(text("$ echo yes"), task=unclear.task_id))).text() == "yes\n"
 
 
 @pytest.fixture
@@ -541,6 +569,12 @@ async def test_whoever_listens_when_it_ends_is_told(server: Server, tidy: None) 
         assert (told.states[-1], told.text()) == (CANCELED, "begun\n")
         assert agent.process.wait(PATIENCE_S) == 0
         assert len(agent.said().splitlines()) == 1
+
+
+async def test_it_is_also_at_the_http_door_for_mcp(server: Server, tidy: None, context: str) -> None:
+    with running(server.environ, command=("sandbox-mcp", "--http", "--http-addr")) as door:
+        async with peer(door.url) as caller:
+            assert await stdout(caller, "echo here, too", context) == "here, too\n"
 
 
 def test_it_ends_by_the_keyboard_and_says_when_its_port_is_taken(server: Server, k8e: Run) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -58,9 +58,9 @@ class Agent:
 
 
 @contextmanager
-def running(environ: Mapping[str, str], *flags: str) -> Iterator[Agent]:
-    """`k8e a2a`, from when it says that it serves."""
-    argv = [str(K8E), "a2a", "--addr", "127.0.0.1:0", *flags]
+def running(environ: Mapping[str, str], *flags: str, command: Sequence[str] = ("a2a", "--addr")) -> Iterator[Agent]:
+    """`k8e a2a`, or another command that serves it, from when it says so."""
+    argv = [str(K8E), *command, "127.0.0.1:0", *flags]
     with (
         tempfile.TemporaryFile() as said,
         subprocess.Popen(argv, env=dict(environ), stdin=subprocess.DEVNULL, stderr=said) as process,
@@ -80,7 +80,7 @@ def _address(process: subprocess.Popen[bytes], said: IO[bytes]) -> str:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         told = os.pread(said.fileno(), SAID_BYTES, 0)
-        if found := re.search(rb"serving agents on (http://\S+)/a2a\n", told):
+        if found := re.search(rb"serving agents on (http://\S+)/(a2a|mcp)\n", told):
             return found[1].decode()
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(told.decode())

@@ -51,19 +51,26 @@ class Agent:
         """A new task, in the message's context or a new one."""
         context_id = message.context_id or str(uuid.uuid4())
         record = Record(owner=visitor.owner, context_id=context_id, message=message)
-        has_room = self.shelf.has_room(visitor.owner)
+        trouble = self.crowded(visitor.owner)
         self.shelf.add(record)
-        if has_room:
-            self._work(visitor, record, message)
+        if trouble:
+            record.become(TaskState.TASK_STATE_REJECTED, trouble)
         else:
-            most = self.shelf.bounds.active_tasks
-            record.become(TaskState.TASK_STATE_REJECTED, f"{most} of your tasks run already; wait for one or cancel it")
+            self._work(visitor, record, message)
         return record
 
     def go_on(self, visitor: Visitor, record: Record, message: Message) -> None:
-        """A further message of a task that waits for one."""
+        """A further message of a task that waits for one; only where it is not crowded."""
         record.hear(message)
+        # At once: whoever waits for the task to rest must not take its last rest for the next one.
+        record.become(TaskState.TASK_STATE_WORKING)
         self._work(visitor, record, message)
+
+    def crowded(self, owner: str) -> str:
+        """Why no further task of this owner may run now."""
+        if self.shelf.has_room(owner):
+            return ""
+        return f"{self.shelf.bounds.active_tasks} of your tasks run already; wait for one or cancel it"
 
     def cancel(self, record: Record) -> None:
         """Kill what it runs; the record says when that is done."""

@@ -154,6 +154,8 @@ class Handler(RequestHandler):
             raise UnsupportedOperationError(
                 message="the task takes no more messages: send one with its contextId alone, which begins another"
             )
+        if trouble := self._agent.crowded(record.owner):
+            raise UnsupportedOperationError(message=trouble)
         self._agent.go_on(_visitor(context), record, message)
         return record
 

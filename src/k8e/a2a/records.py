@@ -116,7 +116,7 @@ class Record:
 
     def become(self, state: TaskState, text: str = "", about: Mapping[str, str] | None = None) -> None:
         """Go on to another state, with a word to the caller and data for its program; what is over stays as it is."""
-        if self._statuses and self.is_over:
+        if self._statuses and (self.is_over or (state == self.state and not text)):
             return
         status = TaskStatus(state=state)
         status.timestamp.GetCurrentTime()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import dataclass
 
 from a2a.types import TaskState
@@ -14,6 +15,8 @@ from k8e.client.errors import SandboxError
 from k8e.client.people import Approval
 
 __all__ = ["Vigil"]
+
+_log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 """Between two looks at what waits for an answer."""
@@ -30,11 +33,14 @@ class Vigil:
     """How much the task has printed at the last look: one that goes on printing does not wait."""
 
     async def keep(self) -> None:
-        """Until it is cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            with contextlib.suppress(SandboxError):
-                self._say(await self._question())
+        """Until it is cancelled; the task goes on also without."""
+        try:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                with contextlib.suppress(SandboxError):
+                    self._say(await self._question())
+        except Exception:  # noqa: BLE001 - the edge: it would take every other task along
+            _log.exception("nobody looks for questions any more", extra={"task": self.record.task_id})
 
     async def _question(self) -> Approval | None:
         printed, self.printed = self.printed, self.record.printed()

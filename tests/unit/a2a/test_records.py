@@ -68,6 +68,14 @@ def test_what_is_over_stays_as_it_is() -> None:
     assert task.state == COMPLETED
 
 
+def test_a_state_is_told_once_unless_there_is_something_to_say() -> None:
+    task = record()
+    for text in ("", "", "look"):
+        task.become(WORKING, text)
+    told, _ = beyond(task, Mark())
+    assert [each.status.state for each in told if isinstance(each, TaskStatusUpdateEvent)][1:] == [WORKING, WORKING]
+
+
 def test_a_stream_that_was_begun_is_said_to_end() -> None:
     task = record()
     task.become(WORKING)
