@@ -9,7 +9,7 @@ from typing import Any
 
 import mcp_types as types
 
-from k8e.client import EgressDenial, ExecResult
+from k8e.client import EgressDenial, ExecResult, Exit
 from k8e.client.errors import (
     DeadlineExceeded,
     Denied,
@@ -21,7 +21,7 @@ from k8e.client.errors import (
     Unreachable,
 )
 
-__all__ = ["Fields", "denied", "failed", "raw_text", "told", "unusual", "visible"]
+__all__ = ["Fields", "denied", "encoded", "exact", "failed", "raw_text", "told", "unusual", "visible"]
 
 Fields = dict[str, Any]
 """The fields of one answer, in the order in which they are read."""
@@ -71,20 +71,27 @@ def remedy_for(error: SandboxError) -> str:
     return f"{error.remedy[0].upper()}{error.remedy[1:]}."
 
 
-def unusual(result: ExecResult, *, exact: bool = False) -> Fields:
+def unusual(end: ExecResult | Exit) -> Fields:
     """What is worth a word beside output and exit code; nothing where all is as usual."""
-    fields: Fields = {}
-    if result.status == "timed_out":
-        fields |= {"status": "timed_out", "note": "The time was over; give a longer timeout."}
-    elif result.reason:
-        fields |= {"status": result.status, "reason": result.reason}
-    if result.detail:
-        fields["detail"] = visible(result.detail)
-    if result.truncated:
-        fields |= {"truncated": True, "note": "Output beyond the session's limit is missing: write it to a file."}
-    if exact:
-        fields |= {"stdout_base64": encoded(result.stdout_bytes), "stderr_base64": encoded(result.stderr_bytes)}
-    return fields | denied(result.egress_denied)
+    fields, notes = Fields(), list[str]()
+    if end.status == "timed_out":
+        fields["status"] = end.status
+        notes.append("The time was over; give a longer timeout.")
+    elif end.reason:
+        fields |= {"status": end.status, "reason": end.reason}
+    if end.detail:
+        fields["detail"] = visible(end.detail)
+    if end.truncated:
+        fields["truncated"] = True
+        notes.append("Output beyond the limit is missing: write it to a file.")
+    if notes:
+        fields["note"] = " ".join(notes)
+    return fields | denied(end.egress_denied)
+
+
+def exact(result: ExecResult) -> Fields:
+    """The bytes themselves, for whoever asks."""
+    return {"stdout_base64": encoded(result.stdout_bytes), "stderr_base64": encoded(result.stderr_bytes)}
 
 
 def denied(denials: Iterable[EgressDenial]) -> Fields:

@@ -11,7 +11,7 @@ import mcp_types as types
 from k8e.client import Chunk, ExecResult, Exit
 from k8e.client.errors import NotFound, SandboxLost
 from k8e.mcp.calls import ToolCall
-from k8e.mcp.results import Fields, denied, raw_text, told, unusual, visible
+from k8e.mcp.results import Fields, exact, raw_text, told, unusual
 
 __all__ = ["STREAM_CHARS", "exec_command", "exec_stream", "pip_install", "run"]
 
@@ -29,7 +29,7 @@ async def run(call: ToolCall) -> types.CallToolResult:
     fields: Fields = {"stdout": result.stdout, "exit_code": result.exit_code, "session_id": result.session_id}
     if result.stderr or result.exit_code:
         fields["stderr"] = result.stderr
-    fields |= unusual(result, exact=call.args.flag("binary"))
+    fields |= unusual(result) | (exact(result) if call.args.flag("binary") else {})
     if note:
         fields["note"] = note
     return told(fields)
@@ -68,7 +68,7 @@ async def exec_command(call: ToolCall) -> types.CallToolResult:
         env=args.by_name("env"),
     )
     fields: Fields = {"stdout": result.stdout, "stderr": result.stderr, "exit_code": result.exit_code}
-    return told(fields | unusual(result, exact=args.flag("binary")))
+    return told(fields | unusual(result) | (exact(result) if args.flag("binary") else {}))
 
 
 async def exec_stream(call: ToolCall) -> types.CallToolResult:
@@ -83,8 +83,8 @@ async def exec_stream(call: ToolCall) -> types.CallToolResult:
     )
     kept, end = await shown(call, output)
     text = "".join(kept)
-    fields: Fields = {"output": text[:STREAM_CHARS], "exit_code": end.exit_code, **ended(end)}
-    if len(text) > STREAM_CHARS or end.truncated:
+    fields: Fields = {"output": text[:STREAM_CHARS], "exit_code": end.exit_code, **unusual(end)}
+    if len(text) > STREAM_CHARS:
         fields |= {"truncated": True, "note": "The rest of the output was shown as progress; write it to a file."}
     told_beside = {name: value for name, value in fields.items() if name != "output"}
     more = [raw_text(json.dumps(told_beside, ensure_ascii=False))] if end.exit_code or len(told_beside) > 1 else []
@@ -105,17 +105,6 @@ async def shown(call: ToolCall, output: AsyncIterator[Chunk | Exit]) -> tuple[li
             kept.append(text)
             chars += len(text)
     raise AssertionError("the server ends every stream with an exit")
-
-
-def ended(end: Exit) -> Fields:
-    fields: Fields = {}
-    if end.status == "timed_out":
-        fields |= {"status": "timed_out", "note": "The time was over; give a longer timeout."}
-    elif end.reason:
-        fields |= {"status": end.status, "reason": end.reason}
-    if end.detail:
-        fields["detail"] = visible(end.detail)
-    return fields | denied(end.egress_denied)
 
 
 async def pip_install(call: ToolCall) -> types.CallToolResult:
