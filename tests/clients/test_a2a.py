@@ -199,6 +199,28 @@ async def test_a_context_whose_sandbox_is_gone_gets_a_new_one_and_is_told(
     assert (told.text(), "session_recreated" in told.result) == ("still\n", False)
 
 
+async def test_what_is_not_found_inside_a_sandbox_costs_nobody_the_sandbox(caller: Client, context: str) -> None:
+    await stdout(caller, "echo kept > note; touch file", context)
+    told = await Told.asked(caller, ask(Part(raw=b"x", filename="file/below"), text("$ echo ran"), context=context))
+    assert (told.states[-1], told.text()) == (FAILED, "")
+    told = await Told.asked(caller, ask(data({"command": "echo ran", "workdir": "/none"}), context=context))
+    assert (told.states[-1], told.text()) == (FAILED, "")
+    assert await stdout(caller, "cat note", context) == "kept\n"
+
+
+async def test_how_a_program_ended_is_told_also_when_its_sandbox_went_with_it(
+    caller: Client, sdk: AsyncSandboxClient, context: str
+) -> None:
+    told, ended = Told(), 0
+    async for event in caller.send_message(ask(data({"command": "echo begun; sleep 600"}), context=context)):
+        told.hear(event)
+        if told.text() and not ended:
+            ended += 1
+            await sdk.destroy_session(session_id_of(context))
+    assert (told.states[-1], told.text()) == (FAILED, "begun\n")
+    assert await stdout(caller, "echo next", context) == "next\n"
+
+
 async def test_files_come_with_a_message_and_go_back_on_request(caller: Client, context: str) -> None:
     content = bytes(range(256)) * 16
     file = Part(raw=content, filename="in/data.bin", media_type="application/octet-stream")

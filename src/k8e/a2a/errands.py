@@ -63,14 +63,24 @@ class Errand:
         try:
             with self._watched(place):
                 await self._done_in(place)
-        except (NotFound, SandboxLost):
-            if self.has_begun:
+        except (NotFound, SandboxLost) as error:
+            if self.has_begun or not await self._is_gone(place, error):
                 raise
-            # Only a session that is gone answers so before anything has run: making another is safe.
+            # Nothing has run, and nothing is lost that was not lost before.
             self.is_recreated = True
             place = await self.contexts.enter(self.client, record.owner, record.context_id, gone=place)
             with self._watched(place):
                 await self._done_in(place)
+
+    async def _is_gone(self, place: Place, error: SandboxError) -> bool:
+        """Whether it is the session that was not found, and not something in it."""
+        if isinstance(error, SandboxLost):
+            return True
+        try:
+            await self.client.get(place.session_id)
+        except NotFound:
+            return True
+        return False
 
     @contextmanager
     def _watched(self, place: Place) -> Iterator[None]:
@@ -152,11 +162,14 @@ class Errand:
         )
 
     async def _harvested(self, session_id: str, before: Mapping[str, Seen]) -> Harvest:
-        """Attach what the programs have written."""
-        harvest = Harvest.of(before, await self.client.list_files(session_id))
-        for path in harvest.attached:
-            if (artifact := await self._file(session_id, path)) is not None:
-                self.record.attach(artifact)
+        """Attach what the programs have written. How they ended is told also where that is out of reach."""
+        try:
+            harvest = Harvest.of(before, await self.client.list_files(session_id))
+            for path in harvest.attached:
+                if (artifact := await self._file(session_id, path)) is not None:
+                    self.record.attach(artifact)
+        except SandboxError as error:
+            return Harvest(trouble=str(error))
         return harvest
 
     async def _given_back(self, session_id: str) -> str:

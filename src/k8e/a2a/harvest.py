@@ -36,6 +36,8 @@ class Harvest:
     attached: tuple[str, ...] = ()
     """Those that are sent along."""
     unlisted: int = 0
+    trouble: str = ""
+    """Why nobody knows."""
 
     @classmethod
     def of(cls, before: Mapping[str, Seen], after: Iterable[FileInfo]) -> Harvest:

@@ -58,6 +58,7 @@ def result_artifact(
             {"path": _text(path), "size": size, "attached": path in harvest.attached} for path, size in harvest.written
         ],
         files_unlisted=harvest.unlisted,
+        files_unknown=_text(harvest.trouble),
     )
     return Artifact(artifact_id="result", name="result", parts=[Part(data=ParseDict(data, Value()))])
 
