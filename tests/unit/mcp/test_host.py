@@ -20,7 +20,7 @@ from k8e.client.channels import open_channel
 from k8e.doors.service.call import Call
 from k8e.identity import Role
 from k8e.mcp import host
-from k8e.mcp.scope import mark_of
+from k8e.mcp.scope import ClientScope, mark_of
 from tests.support.door import OpenDoor, open_door
 from tests.support.mcp_wire import Wire, wire
 
@@ -144,6 +144,18 @@ async def test_a_stream_that_says_nothing_holds_what_its_client_makes_elsewhere(
         await held.end()
         assert await held.rest() == []
     assert not sessions(door)
+
+
+async def test_a_scope_that_is_closed_by_its_host_takes_what_its_client_made(door: OpenDoor) -> None:
+    async with AsyncSandboxClient(target=door.target) as client:
+        scope, other = ClientScope(client, "one"), ClientScope(client, "two")
+        kept = {await other.own(), await client.create_session(session_id="named")}
+        made = {await scope.own(), await client.create_session(session_id=scope.new_id())}
+        assert sessions(door) == kept | made
+        assert set(await scope.sessions()) == made
+        await scope.close()
+        assert sessions(door) == kept
+        assert await scope.own() not in made
 
 
 async def test_what_clients_of_an_earlier_server_left_goes_after_the_grace(hasty: OpenDoor) -> None:
