@@ -18,8 +18,9 @@ import httpx2
 import pytest
 from mcp import Client
 from mcp.client.client import ConnectMode
+from mcp.client.session import ElicitationFnT
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, TextContent
+from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData, TextContent
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from k8e.client import AsyncSandboxClient
@@ -60,11 +61,13 @@ def url(server: Server) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def connected(url: str, mode: ConnectMode = "legacy") -> AsyncIterator[Client]:
+async def connected(
+    url: str, mode: ConnectMode = "legacy", person: ElicitationFnT | None = None
+) -> AsyncIterator[Client]:
     """The official client; a proxy that the environment names is not for this machine."""
     async with (
         httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http,
-        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+        Client(streamable_http_client(url, http_client=http), mode=mode, elicitation_callback=person) as client,
     ):
         yield client
 
@@ -122,6 +125,22 @@ async def test_a_client_hears_of_progress(mcp: Client) -> None:
     assert isinstance(result, CallToolResult)
     assert text(result) == "1\n2\n3\n"
     assert len(heard) >= 2
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_person_is_asked_in_the_agents_own_window(url: str, tidy: None, mode: ConnectMode) -> None:
+    asked: list[str] = []
+
+    async def person(context: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"approve": True})
+
+    async with connected(url, mode, person) as client:
+        session_id = (await fields(client, "sandbox_run", code="true"))["session_id"]
+        found = await fields(client, "sandbox_confirm_action", session_id=session_id, action="delete everything")
+        assert found["approved"] is True
+    assert len(asked) == 1
+    assert "delete everything" in asked[0]
 
 
 def test_the_typescript_client_finds_and_uses_them(

@@ -16,8 +16,17 @@ from typing import Any
 import pytest
 from mcp import Client
 from mcp.client.client import ConnectMode
+from mcp.client.session import ElicitationFnT
 from mcp.client.stdio import StdioServerParameters
-from mcp_types import BlobResourceContents, CallToolResult, EmbeddedResource, TextContent
+from mcp_types import (
+    BlobResourceContents,
+    CallToolResult,
+    ElicitRequestParams,
+    ElicitResult,
+    EmbeddedResource,
+    ErrorData,
+    TextContent,
+)
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from k8e.client import AsyncSandboxClient, SandboxClient
@@ -41,9 +50,11 @@ TOOLS = {
 
 
 @asynccontextmanager
-async def connected(environ: dict[str, str], mode: ConnectMode = "legacy") -> AsyncIterator[Client]:
+async def connected(
+    environ: dict[str, str], mode: ConnectMode = "legacy", person: ElicitationFnT | None = None
+) -> AsyncIterator[Client]:
     started = StdioServerParameters(command=str(K8E), args=["sandbox-mcp"], env=environ)
-    async with Client(started, mode=mode) as client:
+    async with Client(started, mode=mode, elicitation_callback=person) as client:
         yield client
 
 
@@ -105,6 +116,22 @@ def test_the_inspector_finds_and_uses_them(node_clients: NodeClients, environ: d
     asking = ["--method", "tools/call", "--tool-name", "sandbox_run", "--tool-arg", "code=echo from the inspector"]
     ran = json.loads(node_clients.inspector([*command, *asking], environ))
     assert ran["structuredContent"]["stdout"] == "from the inspector\n"
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_person_is_asked_in_the_agents_own_window(environ: dict[str, str], mode: ConnectMode) -> None:
+    asked: list[str] = []
+
+    async def person(context: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"approve": True})
+
+    async with connected(environ, mode, person) as client:
+        session_id = (await fields(client, "sandbox_run", code="true"))["session_id"]
+        found = await fields(client, "sandbox_confirm_action", session_id=session_id, action="delete everything")
+        assert found["approved"] is True
+    assert len(asked) == 1
+    assert "delete everything" in asked[0]
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_PROTOCOL_VERSIONS)

@@ -24,6 +24,8 @@ __all__ = ["Visitor", "Visitors"]
 
 KNOWN_S = 5.0
 """How long an answer about a key holds: so late a deleted key is noticed by this door, at most."""
+ANSWER_S = 3.0
+"""For the server's answer, before we look whether it runs at all."""
 ASKING = 16
 """Questions about unknown keys at a time; further ones wait."""
 
@@ -124,14 +126,16 @@ class Visitors:
         return Visitor(client=known.client, identity=who.identity, owner=who.owner, mcp=known.mcp)
 
     async def _asked(self, known: Known) -> Identity:
-        # First: a client that was answered before would wait for the server's return for a while.
-        await self._revived()
+        is_ours = await self._revived()
         try:
-            return await known.client.whoami()
-        except Unreachable:
-            if not await self._revived():
+            # The SDK waits for a server to come back; one that is ours, and was dying a moment ago, would not.
+            async with asyncio.timeout(ANSWER_S if is_ours else None):
+                return await known.client.whoami()
+        except (TimeoutError, Unreachable):
+            if not is_ours:
                 raise
-            return await known.client.whoami()
+        await self._revived()
+        return await known.client.whoami()
 
     async def _revived(self) -> bool:
         async with self._reviving:
