@@ -529,6 +529,26 @@ async def test_a_restart_forgets_tasks_and_keeps_contexts(server: Server, tidy: 
             assert await stdout(client, "cat note; pgrep sleep", context) == "kept\n"
 
 
+async def test_an_agent_that_is_killed_leaves_no_command_behind(
+    server: Server, sdk: AsyncSandboxClient, tidy: None, context: str
+) -> None:
+    async def sleeps() -> bool:
+        return "sleep" in {each.comm for each in await sdk.processes(session_id_of(context))}
+
+    async def is_quiet() -> bool:
+        return not await sleeps()
+
+    with running(server.environ) as agent:
+        async with peer(agent.url) as caller:
+            async for event in caller.send_message(ask(data({"command": "echo begun; sleep 600"}), context=context)):
+                if event.HasField("artifact_update"):
+                    break
+        assert await sleeps()
+        agent.process.kill()
+        agent.process.wait(PATIENCE_S)
+    await until(is_quiet)
+
+
 @pytest.mark.parametrize("isolation", RUNTIMES)
 async def test_a_run_survives_the_death_of_the_server(
     host: Provisioned, lend: Lend, free_tcp_port: int, isolation: str, context: str
