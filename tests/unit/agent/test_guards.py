@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from k8e.wire.aio import Link, RemoteError
@@ -42,7 +44,7 @@ async def written(link: Link, path: str, *, mode: str = "w", approved: list[str]
     await follow(stream)
 
 
-async def called(link: Link, op: str, *, approved: list[str] | None = None, **args: object) -> None:
+async def called(link: Link, op: str, args: Mapping[str, object], *, approved: list[str] | None = None) -> None:
     await link.call(op, {**args, "gates": [GATE], "approved": approved or []})
 
 
@@ -76,8 +78,8 @@ async def test_what_is_not_gated_goes_on_as_ever(link: Link, path: str) -> None:
         await written(link, path, mode=mode)
     for op in ("mkdir", "remove"):
         assert await asked(link, op, path=path) == []
-    await called(link, "file.move", source=path, target=f"{path}-moved")
-    await called(link, "file.remove", path=f"{path}-moved")
+    await called(link, "file.move", {"source": path, "target": f"{path}-moved"})
+    await called(link, "file.remove", {"path": f"{path}-moved"})
 
 
 async def test_a_second_name_of_a_file_is_no_way_to_append_to_it(link: Link) -> None:
@@ -116,13 +118,13 @@ async def test_a_gate_holds_for_every_change_and_for_what_takes_it_along(
     await execute(link, shell=ROOM)
     before = await content(link)
     with pytest.raises(RemoteError) as refusal:
-        await called(link, op, **args)
+        await called(link, op, args)
     assert refusal.value.code == "gated"
     assert await content(link) == before
     paths = {name: str(args[name]) for name in ("path", "source", "target") if name in args}
     approved = await asked(link, op.partition(".")[2], **paths)
     assert refusal.value.message in approved or op == "file.mkdir"
-    await called(link, op, **args, approved=approved)
+    await called(link, op, args, approved=approved)
     after = await execute(link, shell="cd deploy && find live -type f -exec cat {} + ; find live | sort")
     assert after.stdout != before
 
@@ -130,15 +132,15 @@ async def test_a_gate_holds_for_every_change_and_for_what_takes_it_along(
 async def test_a_tree_that_is_moved_to_where_the_gate_would_be_is_a_change_of_it(link: Link) -> None:
     await execute(link, shell="mkdir -p tree/live; echo planted > tree/live/app")
     with pytest.raises(RemoteError) as refusal:
-        await called(link, "file.move", source="tree", target="deploy")
+        await called(link, "file.move", {"source": "tree", "target": "deploy"})
     assert refusal.value.code == "gated"
-    await called(link, "file.move", source="tree", target="elsewhere")
+    await called(link, "file.move", {"source": "tree", "target": "elsewhere"})
 
 
 async def test_a_directory_that_is_there_needs_no_approval(link: Link) -> None:
     await execute(link, shell=ROOM)
     assert await asked(link, "mkdir", path="deploy/live") == []
-    await called(link, "file.mkdir", path="deploy/live")
+    await called(link, "file.mkdir", {"path": "deploy/live"})
 
 
 async def test_an_approval_is_for_one_place(link: Link) -> None:
