@@ -20,6 +20,8 @@ from k8e.web.visitors import Visitor, Visitors
 __all__ = ["Gate", "Visitor"]
 
 CHALLENGE = {"www-authenticate": 'Bearer realm="k8e"'}
+APPROVER = "approver"
+"""Decides what agents ask; nothing behind this door is for it."""
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 """Who sends one of these speaks for somebody else, and that one has to show a key."""
 
@@ -38,14 +40,13 @@ class Gate:
         """Who is asking. Raises: HTTPException 401, 403, 421, 429 or 503 with a text that says what to do."""
         self.check_provenance(request)
         try:
-            if "authorization" in request.headers:
-                return await self._visitors.with_key(bearer(request))
-            if self._is_ours(request):
-                return await self._visitors.ourselves()
+            visitor = await self._recognized(request)
         except SandboxError as error:
             raise refusal(error) from error
-        what = "send an API key as `authorization: Bearer <key>`; `k8e sandbox-apikey create <name>` makes one"
-        raise HTTPException(HTTPStatus.UNAUTHORIZED, f"unknown caller: {what}", CHALLENGE)
+        if visitor.role == APPROVER:
+            what = "it may only see and decide approvals, with `k8e sandbox approve`"
+            raise HTTPException(HTTPStatus.FORBIDDEN, f"{visitor.identity} is an approver: {what}")
+        return visitor
 
     def check_provenance(self, request: Request) -> None:
         """Raises: HTTPException."""
@@ -55,6 +56,15 @@ class Gate:
         if not self._provenance.believes_origin(only(request, "origin")):
             told = "this web page may not call here; --allow-origin admits one"
             raise HTTPException(HTTPStatus.FORBIDDEN, told)
+
+    async def _recognized(self, request: Request) -> Visitor:
+        """Raises: HTTPException, SandboxError."""
+        if "authorization" in request.headers:
+            return await self._visitors.with_key(bearer(request))
+        if self._is_ours(request):
+            return await self._visitors.ourselves()
+        what = "send an API key as `authorization: Bearer <key>`; `k8e sandbox-apikey create <name>` makes one"
+        raise HTTPException(HTTPStatus.UNAUTHORIZED, f"unknown caller: {what}", CHALLENGE)
 
     def _is_ours(self, request: Request) -> bool:
         if self._requires_key or any(name in request.headers for name in FORWARDED):

@@ -38,6 +38,8 @@ class Visitor:
     """Acts as the visitor. It is the door's: never close it."""
     identity: str
     owner: str
+    role: str
+    """user, approver or admin."""
     mcp: McpCalls
     """Acts as the visitor, too."""
 
@@ -123,7 +125,7 @@ class Visitors:
                     await known.close()
                 raise
             known.who, known.asked_at, known.is_doubted = who, time.monotonic(), False
-        return Visitor(client=known.client, identity=who.identity, owner=who.owner, mcp=known.mcp)
+        return Visitor(client=known.client, identity=who.identity, owner=who.owner, role=who.role, mcp=known.mcp)
 
     async def _asked(self, known: Known) -> Identity:
         is_ours = await self._revived()

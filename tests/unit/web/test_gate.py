@@ -52,8 +52,8 @@ async def http() -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
-def key(door: OpenDoor, name: str, owner: str = "") -> dict[str, str]:
-    _, text = door.keys.create(name, role=Role.USER, owner=owner, ttl_s=0)
+def key(door: OpenDoor, name: str, owner: str = "", role: Role = Role.USER) -> dict[str, str]:
+    _, text = door.keys.create(name, role=role, owner=owner, ttl_s=0)
     return {"authorization": f"Bearer {text}"}
 
 
@@ -100,6 +100,17 @@ async def test_a_key_decides_who_it_is_and_a_deleted_one_is_nobody(
     assert (await http.post(url, json=PING, headers=bearer)).status_code == 200
     door.keys.delete("laptop")
     assert (await http.post(url, json=PING, headers=bearer)).status_code == 401
+
+
+async def test_an_approver_finds_nothing_here(http: httpx.AsyncClient, door: OpenDoor) -> None:
+    user, approver = key(door, "agent", "a"), key(door, "phone", "a", Role.APPROVER)
+    async with agents_door(door.target, DoorSettings(requires_key=True)) as url:
+        for method, path, content in (("POST", "/mcp", PING), ("GET", "/a2a/tasks", None)):
+            headers = {"a2a-version": "1.0"}
+            admitted = await http.request(method, url + path, json=content, headers=headers | user)
+            refused = await http.request(method, url + path, json=content, headers=headers | approver)
+            assert (admitted.status_code, refused.status_code) == (200, 403)
+            assert "is an approver: it may only see and decide approvals" in refused.json()["error"]["message"]
 
 
 async def test_where_keys_are_required_our_own_user_needs_one_too(http: httpx.AsyncClient, door: OpenDoor) -> None:
