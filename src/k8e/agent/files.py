@@ -16,7 +16,7 @@ from .places import place_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple
 
     from .link import Link
     from .loop import Loop
@@ -404,7 +404,36 @@ def _move(args: Dict[str, Any]) -> None:
                 raise
             import shutil  # only a move between mounts needs it
 
-            shutil.move(os.fsdecode(source.path), os.fsdecode(target.path))
+            if source.is_confined:
+                _move_between(source, target, shutil.copyfileobj)
+            else:
+                shutil.move(os.fsdecode(source.path), os.fsdecode(target.path))
+
+
+def _move_between(source: Place, target: Place, copy: Callable[[BinaryIO, BinaryIO, int], None]) -> None:
+    """One file, from a mount to another, by descriptors alone: what a link at the target's name leads to stays as it is.
+
+    Raises:
+        Refusal: it is something else than a file.
+    """
+    if not stat.S_ISREG(source.stat(follow=False).st_mode):
+        raise Refusal("invalid", "between mounts only a file can be moved here: copy it inside the sandbox")
+    with os.fdopen(source.open(os.O_RDONLY | os.O_NONBLOCK), "rb") as old:
+        status = os.fstat(old.fileno())
+        fresh = target.sibling(_TEMPORARY + os.urandom(8).hex().encode())
+        try:
+            with os.fdopen(fresh.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as new:
+                copy(old, new, _READ_BYTES)
+                os.fchown(new.fileno(), status.st_uid, status.st_gid)
+                os.fchmod(new.fileno(), stat.S_IMODE(status.st_mode))
+            os.rename(fresh.name, target.name, src_dir_fd=fresh.dir_fd, dst_dir_fd=target.dir_fd)
+        except BaseException:
+            try:
+                os.unlink(fresh.name, dir_fd=fresh.dir_fd)
+            except OSError:
+                pass  # it was not made, or has its new name
+            raise
+    os.unlink(source.name, dir_fd=source.dir_fd)
 
 
 def _remove(args: Dict[str, Any]) -> None:
