@@ -494,9 +494,36 @@ async def test_secrets_are_shown_to_a_sandbox_only_when_somebody_allows_it(servi
         async with at_gate(sub, service) as (task, asked):
             await decide(service, asked, approved=False)
         assert isinstance(task.result(), Denied)
-        await engine.destroy_session(OWNER, made.id)
+        sub = service.answer("RunSubAgent", AGENT, pb.RunSubAgentRequest(parent_session_id=made.id))
+        async with at_gate(sub, service) as (task, asked):
+            assert asked.session_id == made.id  # the parent's: found there, and ended with it
+            await engine.destroy_session(OWNER, made.id)
+        assert isinstance(task.result(), SandboxLost)
     finally:
         await engine.delete_secret(OWNER, "gate-test")
+
+
+async def test_a_child_gets_nothing_that_was_taken_from_its_parent_while_the_question_waited(
+    service: Service, engine: Engine, cells: CellFactory
+) -> None:
+    await engine.set_secret(OWNER, "late-test", "value", b"the value")
+    ref = SecretRef(secret_name="late-test", key="value", env_var="TOKEN")
+    hosts = ("a.example", "b.example")
+    try:
+        # The gate comes with a later session of the tenant: nobody is asked about this one itself.
+        async with cells(Runtime.CONTAINER, tenant="late", secret_refs=(ref,), allowed_hosts=hosts) as parent:
+            async with cells(Runtime.CONTAINER, tenant="late", gates=Gates(secrets=True)):
+                pass
+            request = pb.RunSubAgentRequest(parent_session_id=parent.id)
+            async with at_gate(service.answer("RunSubAgent", AGENT, request), service) as (task, asked):
+                assert await allowed(service, parent, remove=["b.example"]) == ["a.example"]
+                await decide(service, asked)
+            assert isinstance(task.result(), Conflict)
+            async with at_gate(service.answer("RunSubAgent", AGENT, request), service) as (task, asked):
+                await decide(service, asked)
+            assert engine.get_session(OWNER, task.result().session_id).allowed_hosts == ("a.example",), "the control"
+    finally:
+        await engine.delete_secret(OWNER, "late-test")
 
 
 async def test_a_tenants_gate_holds_for_the_children_of_a_session_that_was_there_before(

@@ -135,9 +135,11 @@ class Sessions:
         if parent.parent is not None:
             raise Denied(f"session {parent_id} is a sub-agent and cannot have sub-agents of its own (depth 1)")
         parent.live_box()
-        spec = dataclasses.replace(parent.spec, session_id="", tenant="")
+        spec = as_child(parent.spec)
         await admit(spec)
         parent.live_box()
+        if as_child(parent.spec) != spec:
+            raise Conflict(f"session {parent_id} has changed while this waited for approval: ask again")
         return await self._owned(self._create(owner, spec, parent=parent), name="create sub-agent")
 
     async def extend(self, session: Session, *, ttl_s: float | None, idle_timeout_s: float | None) -> None:
@@ -398,6 +400,11 @@ async def _outcome_of(work: Coroutine[Any, Any, Session]) -> Session | K8eError:
         return await work
     except K8eError as error:
         return error
+
+
+def as_child(parent: SessionSpec) -> SessionSpec:
+    """What a sub-agent of such a session is asked to be."""
+    return dataclasses.replace(parent, session_id="", tenant="")
 
 
 def _settled(outcome: Session | K8eError | None, name: str) -> Session:
