@@ -1,7 +1,7 @@
 """Who may come in through the agents' HTTP door.
 
-In this order: the request means this machine (`Host`), no foreign web page sent it (`Origin`), and somebody is known
-to be behind it: by an API key, which the server judges, or, where no key is required, because the kernel says that the
+In this order: the request means this machine (`Host`), no web page sent it (`Origin`, and a body that only programs
+send unasked), and somebody is known to be behind it: by an API key, which the server judges, or, where no key is required, because the kernel says that the
 very connection belongs to the user who runs this process. Nobody else on this machine comes in without a key.
 """
 
@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from k8e.client.errors import Denied, Exhausted, InvalidRequest, SandboxError
 from k8e.identity.sockdiag import SocketTable
-from k8e.web.provenance import Provenance, is_loopback
+from k8e.web.provenance import Provenance, is_json, is_loopback
 from k8e.web.visitors import Visitor, Visitors
 
 __all__ = ["Gate", "Visitor"]
@@ -37,7 +37,7 @@ class Gate:
         self._requires_key = requires_key
 
     async def admit(self, request: Request) -> Visitor:
-        """Who is asking. Raises: HTTPException 401, 403, 421, 429 or 503 with a text that says what to do."""
+        """Who is asking. Raises: HTTPException 401, 403, 415, 421, 429 or 503 with a text that says what to do."""
         self.check_provenance(request)
         try:
             visitor = await self._recognized(request)
@@ -50,12 +50,16 @@ class Gate:
 
     def check_provenance(self, request: Request) -> None:
         """Raises: HTTPException."""
-        if not self._provenance.believes_host(only(request, "host")):
+        host = only(request, "host")
+        if not self._provenance.believes_host(host):
             told = "this host is not one of ours; use localhost, or name it with --allow-host"
             raise HTTPException(HTTPStatus.MISDIRECTED_REQUEST, told)
-        if not self._provenance.believes_origin(only(request, "origin")):
+        if not self._provenance.believes_origin(only(request, "origin"), host):
             told = "this web page may not call here; --allow-origin admits one"
             raise HTTPException(HTTPStatus.FORBIDDEN, told)
+        if request.method == "POST" and has_body(request) and not is_json(only(request, "content-type")):
+            told = "send JSON, and say so: `content-type: application/json`"
+            raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, told)
 
     async def _recognized(self, request: Request) -> Visitor:
         """Raises: HTTPException, SandboxError."""
@@ -81,6 +85,10 @@ def only(request: Request, name: str) -> str | None:
     """A header's value; of two nobody can say which was meant, and then it is one that nobody believes."""
     found = request.headers.getlist(name)
     return ", ".join(found) if found else None
+
+
+def has_body(request: Request) -> bool:
+    return "transfer-encoding" in request.headers or only(request, "content-length") not in {None, "0"}
 
 
 def bearer(request: Request) -> str:

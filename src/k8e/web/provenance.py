@@ -2,6 +2,7 @@
 
 Pure. A page can make its reader's browser send requests to this machine, and with a name that it points here
 (DNS rebinding) even read the answers. The browser tells on it: `Host` is the page's name, `Origin` the page's place.
+Pages on this machine are no better: whatever somebody develops or previews has an origin on `localhost`, too.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-__all__ = ["Provenance", "is_loopback"]
+__all__ = ["Provenance", "is_json", "is_loopback"]
 
 HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
-ORIGIN = re.compile(r"https?://(?P<host>[^/@\s]+)")
+JSON = frozenset({"application/json", "application/a2a+json"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +35,18 @@ class Provenance:
         name = found["name"].strip("[]").rstrip(".").lower()
         return is_loopback(name) or name in self.hosts or (self.any_address and is_address(name))
 
-    def believes_origin(self, origin: str | None) -> bool:
-        """A request without an origin comes from a program."""
+    def believes_origin(self, origin: str | None, host: str | None) -> bool:
+        """A request without an origin comes from a program; of pages on this machine only those from here may call."""
         if origin is None or origin in self.origins:
             return True
-        found = ORIGIN.fullmatch(origin)
-        host = HOST.fullmatch(found["host"]) if found else None
-        return host is not None and is_loopback(host["name"].strip("[]").lower())
+        found = HOST.fullmatch(host or "")
+        is_here = found is not None and is_loopback(found["name"].strip("[]").lower())
+        return is_here and origin == f"http://{host}".lower()
+
+
+def is_json(content_type: str | None) -> bool:
+    """Whether a body says that it is JSON: a page can send other kinds without asking first."""
+    return (content_type or "").partition(";")[0].strip().lower() in JSON
 
 
 def is_loopback(host: str) -> bool:

@@ -133,7 +133,8 @@ async def test_who_speaks_for_somebody_else_shows_that_ones_key(
         ({}, 200),
         ({"host": "localhost:1"}, 200),
         ({"host": "evil.example"}, 421),
-        ({"origin": "http://localhost:6274"}, 200),
+        ({"host": "localhost:1", "origin": "http://localhost:1"}, 200),
+        ({"host": "localhost:1", "origin": "http://localhost:3000"}, 403),
         ({"origin": "https://evil.example"}, 403),
         ({"origin": "null"}, 403),
     ],
@@ -154,11 +155,21 @@ async def test_pages_and_names_that_were_named_come_in(http: httpx.AsyncClient, 
         assert (await http.post(f"{url}/mcp", json=PING, headers=page)).status_code == 200
 
 
-async def test_a_body_that_no_page_could_send_is_wanted(http: httpx.AsyncClient, url: str) -> None:
+@pytest.mark.parametrize("path", ["/mcp", "/a2a", "/a2a/message:send"])
+async def test_a_body_that_no_page_could_send_is_wanted(http: httpx.AsyncClient, door: OpenDoor, path: str) -> None:
     """A page may send text without asking first, and JSON only with permission."""
-    text = json.dumps(PING).encode()
-    assert (await http.post(url, content=text, headers={"content-type": "text/plain"})).status_code == 400
-    assert (await http.post(url, content=text, headers={"content-type": "application/json"})).status_code == 200
+    body = json.dumps(PING).encode()
+    async with agents_door(door.target, DoorSettings()) as url:
+        for kind in ({"content-type": "text/plain"}, {"content-type": "text/plain, application/json"}, {}):
+            assert (await http.post(url + path, content=body, headers=kind)).status_code == 415
+        kind = {"content-type": "application/json; charset=utf-8"}
+        assert (await http.post(url + path, content=body, headers=kind)).status_code in {200, 400}
+
+
+async def test_a_post_without_a_body_needs_no_kind(http: httpx.AsyncClient, door: OpenDoor) -> None:
+    async with agents_door(door.target, DoorSettings()) as url:
+        answer = await http.post(f"{url}/a2a/tasks/nothing:cancel", headers={"a2a-version": "1.0"})
+        assert answer.status_code == 404
 
 
 # --- sessions and tokens belong to somebody ---------------------------------------------------------------------------
