@@ -59,12 +59,17 @@ class Agent:
             self._work(visitor, record, message)
         return record
 
-    def go_on(self, visitor: Visitor, record: Record, message: Message) -> None:
-        """A further message of a task that waits for one; only where it is not crowded."""
-        record.hear(message)
+    def go_on(self, visitor: Visitor, record: Record, message: Message) -> str:
+        """A further message of a task that waits for one; or why it was not taken."""
+        if trouble := self.crowded(record.owner):
+            return trouble
+        if not record.hear(message):
+            return "the task has too many or too long messages: send one with its contextId alone, which begins another"
         # At once: whoever waits for the task to rest must not take its last rest for the next one.
         record.become(TaskState.TASK_STATE_WORKING)
         self._work(visitor, record, message)
+        self.shelf.trim(record.owner)
+        return ""
 
     def crowded(self, owner: str) -> str:
         """Why no further task of this owner may run now."""

@@ -154,9 +154,8 @@ class Handler(RequestHandler):
             raise UnsupportedOperationError(
                 message="the task takes no more messages: send one with its contextId alone, which begins another"
             )
-        if trouble := self._agent.crowded(record.owner):
+        if trouble := self._agent.go_on(_visitor(context), record, message):
             raise UnsupportedOperationError(message=trouble)
-        self._agent.go_on(_visitor(context), record, message)
         return record
 
     def _found(self, task_id: str, context: ServerCallContext) -> Record:

@@ -29,10 +29,24 @@ from google.protobuf.struct_pb2 import Value
 
 from k8e.a2a.outputs import PIECE_BYTES, Output
 
-__all__ = ["OUTPUT_BYTES", "RESTING", "TERMINAL", "WAITING", "Mark", "Record", "Update"]
+__all__ = [
+    "HISTORY_BYTES",
+    "HISTORY_MESSAGES",
+    "OUTPUT_BYTES",
+    "RESTING",
+    "TERMINAL",
+    "WAITING",
+    "Mark",
+    "Record",
+    "Update",
+]
 
 OUTPUT_BYTES = 10 * 1024 * 1024
 """What is kept of one task's output, both streams together."""
+HISTORY_MESSAGES = 32
+"""Of one task: whoever is still not understood begins another one."""
+HISTORY_BYTES = 16 * 1024 * 1024
+"""Of one task's messages together; one that is longer can only begin a task."""
 PACE_S = 0.02
 """A little more may come in this time; so a program that prints in drops makes no flood of events."""
 
@@ -69,13 +83,13 @@ class Record:
         self.owner = owner
         self.context_id = context_id
         self.task_id = str(uuid.uuid4())
-        self.running: asyncio.Task[None] | None = None
         self.artifacts: list[Artifact] = []
         self._outputs = {"stdout": Output("stdout"), "stderr": Output("stderr")}
         self._statuses: list[TaskStatus] = []
-        self._history: list[Message] = []
+        self._history = [self._heard(message)]
+        self._said = self._history[0].ByteSize()
+        self._held = 0
         self._changed = asyncio.Event()
-        self.hear(message)
         self.become(TaskState.TASK_STATE_SUBMITTED)
 
     @property
@@ -101,18 +115,17 @@ class Record:
 
     def size(self) -> int:
         """Bytes that it holds, nearly."""
-        held = [*self.artifacts, *self._history]
-        return self.printed() + sum(each.ByteSize() for each in held)
+        return self.printed() + self._said + self._held
 
-    def hear(self, message: Message) -> None:
-        """Keep what was said, without the bytes of its files: those are in the workspace."""
-        heard = Message()
-        heard.CopyFrom(message)
-        heard.task_id, heard.context_id = self.task_id, self.context_id
-        for part in heard.parts:
-            if part.WhichOneof("content") == "raw":
-                part.raw = b""
+    def hear(self, message: Message) -> bool:
+        """Keep what was said; false where that is more than one task may hold, and then it was not heard."""
+        heard = self._heard(message)
+        said = self._said + heard.ByteSize()
+        if len(self._history) >= HISTORY_MESSAGES or said > HISTORY_BYTES:
+            return False
         self._history.append(heard)
+        self._said = said
+        return True
 
     def become(self, state: TaskState, text: str = "", about: Mapping[str, str] | None = None) -> None:
         """Go on to another state, with a word to the caller and data for its program; what is over stays as it is."""
@@ -126,6 +139,7 @@ class Record:
             for output in self._outputs.values():
                 output.close(room=self._room())
         self._statuses.append(status)
+        self._held += status.ByteSize()
         self._tell()
 
     def print(self, stream: str, data: bytes) -> None:
@@ -134,6 +148,7 @@ class Record:
 
     def attach(self, artifact: Artifact) -> None:
         self.artifacts.append(artifact)
+        self._held += artifact.ByteSize()
         self._tell()
 
     def snapshot(self, *, with_artifacts: bool = True) -> Task:
@@ -201,6 +216,16 @@ class Record:
         return TaskArtifactUpdateEvent(
             task_id=self.task_id, context_id=self.context_id, artifact=artifact, append=append, last_chunk=last_chunk
         )
+
+    def _heard(self, message: Message) -> Message:
+        """What is kept of a message: not the bytes of its files, those are in the workspace."""
+        heard = Message()
+        heard.CopyFrom(message)
+        heard.task_id, heard.context_id = self.task_id, self.context_id
+        for part in heard.parts:
+            if part.WhichOneof("content") == "raw":
+                part.raw = b""
+        return heard
 
     def _word(self, text: str, about: Mapping[str, str] | None) -> Message:
         parts = [Part(text=text)]

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8e.a2a.outputs import PIECE_BYTES, Output
-from k8e.a2a.records import OUTPUT_BYTES, Mark, Record, Update
+from k8e.a2a.records import HISTORY_BYTES, HISTORY_MESSAGES, OUTPUT_BYTES, Mark, Record, Update
 
 COMPLETED, WORKING = TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_WORKING
 
@@ -171,6 +171,36 @@ def test_a_piece_is_bounded_and_cuts_no_character() -> None:
 def test_the_bytes_of_files_that_came_along_are_not_kept_twice() -> None:
     heard = record().snapshot().history[0]
     assert (heard.parts[1].filename, heard.parts[1].raw) == ("a", b"")
+
+
+def said(size: int) -> Message:
+    return Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="x" * size)])
+
+
+def test_what_is_said_in_one_task_is_bounded_by_number() -> None:
+    task = record()
+    heard = [task.hear(said(1)) for _ in range(HISTORY_MESSAGES)]
+    assert heard == [True] * (HISTORY_MESSAGES - 1) + [False]
+    assert len(task.snapshot().history) == HISTORY_MESSAGES
+
+
+def test_what_is_said_in_one_task_is_bounded_by_size_and_files_do_not_count() -> None:
+    task, quarter = record(), HISTORY_BYTES // 4
+    file = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(raw=b"x" * quarter, filename="a")])
+    heard = [task.hear(each) for each in (said(quarter), file, said(quarter), said(quarter), said(quarter), said(1))]
+    assert heard == [True, True, True, True, False, True]
+    assert sum(each.ByteSize() for each in task.snapshot().history) <= HISTORY_BYTES
+
+
+def test_everything_that_a_task_holds_counts() -> None:
+    task = record()
+    task.hear(said(1000))
+    task.print("stdout", b"x" * 1000)
+    task.attach(artifact("y" * 1000))
+    before = task.size()
+    assert before > 4000
+    task.become(WORKING, "z" * 1000)
+    assert task.size() - before > 1000
 
 
 async def test_a_follower_is_woken_and_leaves_when_the_task_rests() -> None:
