@@ -368,7 +368,7 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
     async def run_subagent(self, owner: OwnerId, parent: SessionId, *, asked_by: str = "") -> FakeSessionView:
         session = self._session(owner, parent)
         spec = dataclasses.replace(session.spec, gates=self._gates(session))
-        spec = await self.admitted(owner, asked_by, spec, default=None)
+        spec = await self.admitted(owner, asked_by, spec, parent=parent)
         child = self._add(owner, spec, session.directory, parent=parent)
         session.children.append(child.session_id)
         return child

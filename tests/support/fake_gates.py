@@ -26,7 +26,13 @@ class FakeGates(FakeApprovals):
         return asking.union(self.gates, spec.gates, self._of_tenants.get((owner, spec.tenant), Gates()))
 
     async def admitted(
-        self, owner: OwnerId, asked_by: str, spec: SessionSpec, *, default: SessionSpec | None
+        self,
+        owner: OwnerId,
+        asked_by: str,
+        spec: SessionSpec,
+        *,
+        default: SessionSpec | None = None,
+        parent: SessionId | None = None,
     ) -> SessionSpec:
         """The spec of a new session with all its gates, once it may be made; `default` for one that is nobody's child."""
         inherited = self.gates_of(owner, dataclasses.replace(spec, gates=Gates()))
@@ -34,7 +40,7 @@ class FakeGates(FakeApprovals):
         hosts = asking.widened(default, spec) if inherited.egress and default is not None else ()
         secrets: Sequence[SecretRef] = spec.secret_refs if spec.gates.secrets else ()
         if action := asking.creation_action(tenant=spec.tenant, hosts=hosts, secrets=secrets):
-            await self.wait_at_gate(owner, SessionId(spec.session_id), asked_by, action)
+            await self.wait_at_gate(owner, parent or SessionId(spec.session_id), asked_by, action)
         if spec.tenant:
             self._of_tenants[owner, spec.tenant] = spec.gates
         return spec

@@ -29,7 +29,6 @@ from k8e.model import (
     Gates,
     OwnerId,
     SandboxId,
-    SecretRef,
     SessionId,
     SessionSpec,
 )
@@ -119,24 +118,15 @@ class Gatekeeper:
             default = lists.resolved(SessionSpec(network=EgressMode.LIST), self._settings.egress)
             hosts = asking.widened(default, spec) if spec.network is not EgressMode.NONE else ()
         secrets = spec.secret_refs if spec.gates.secrets else ()
-        await self._creation(owner, asked_by, spec, hosts=hosts, secrets=secrets)
+        if action := asking.creation_action(tenant=spec.tenant, hosts=hosts, secrets=secrets):
+            await self._pass(owner, asked_by, action, session_id=SessionId(spec.session_id))
 
     async def child(self, parent: Session, asked_by: str, spec: SessionSpec) -> None:
         """A sub-agent reaches what its parent does, but its programs are others: they see secrets anew."""
         secrets = spec.secret_refs if self.of(parent).secrets else ()
-        await self._creation(parent.owner, asked_by, spec, hosts=(), secrets=secrets)
-
-    async def _creation(
-        self,
-        owner: OwnerId,
-        asked_by: str,
-        spec: SessionSpec,
-        *,
-        hosts: Sequence[str],
-        secrets: Sequence[SecretRef],
-    ) -> None:
-        if action := asking.creation_action(tenant=spec.tenant, hosts=hosts, secrets=secrets):
-            await self._pass(owner, asked_by, action, session_id=SessionId(spec.session_id))
+        if action := asking.creation_action(tenant=spec.tenant, hosts=(), secrets=secrets):
+            # It has no name yet. The question is its parent's, is found there, and ends with it.
+            await self.ask(parent, asked_by, action)
 
     async def workspace(self, owner: OwnerId, asked_by: str, view: WorkspaceView) -> None:
         """The end of a workspace. Raises: Conflict when it is another one by the time of the answer."""

@@ -247,6 +247,25 @@ def test_a_call_that_waits_says_for_what_and_then_goes_on_or_ends(
     assert answer.get("ok") is True if is_allowed else " at a terminal" in answer["detail"]
 
 
+def test_a_sub_agent_that_waits_says_for_what(k8e: Run, environ: dict[str, str]) -> None:
+    """The question is its parent's; the tenant was gated when that was there already."""
+    keep = [sys.executable, "-m", "k8e.cli.main", "secret", "set", "waiting:value"]
+    subprocess.run(keep, input=b"x", capture_output=True, env=environ, timeout=60, check=True)
+    parent = str(told(k8e("create", "--tenant", "waiting", "--secret", "TOKEN=waiting:value"))["session_id"])
+    told(k8e("create", "--tenant", "waiting", "--gate", "secrets"))
+    argv = [sys.executable, "-m", "k8e.cli.main", "sandbox", "subagent", parent]
+    call = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ)
+    try:
+        assert call.stderr is not None
+        assert select.select([call.stderr], [], [], PATIENCE_S)[0], "it waits and says nothing"
+        line = call.stderr.readline().decode()
+    finally:
+        call.kill()
+        call.communicate()
+    assert line.startswith(f"k8e: waits for approval approval-{parent}-")
+    assert "sees waiting:value as TOKEN" in line
+
+
 def test_a_frame_breaks_lines_where_a_terminal_would() -> None:
     assert framed("ab\ncd", 80) == ["  | ab", "  | cd"]
     assert framed("x" * 30, 20) == ["  | " + "x" * 14, "  | " + "x" * 14, "  | xx"]
