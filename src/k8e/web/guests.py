@@ -2,6 +2,7 @@
 
 A client of the protocol's sessions is known by its session's id, a client of the older form by its token; both belong to
 the identity that opened them, and are nobody's to everybody else. Clients that keep nothing share one guest per identity.
+A guest acts with the credential it came with: who comes with another one, after a key was made anew, is a new guest.
 """
 
 from __future__ import annotations
@@ -125,8 +126,8 @@ class Guests:
     async def shared(self, visitor: Visitor, kind: Kind) -> Guest:
         """The one guest of an identity's clients that keep nothing."""
         async with self._sharing:
-            guest = self._shared.get((visitor.identity, kind))
-            if guest is None or guest.is_ended.is_set():
+            guest = serving(self._shared.get((visitor.identity, kind)), visitor)
+            if guest is None:
                 guest = self._shared[visitor.identity, kind] = await self.arrive(visitor, kind)
             return guest
 
@@ -138,10 +139,7 @@ class Guests:
 
     def find(self, token: str, visitor: Visitor) -> Guest | None:
         """The client with this token, if it is this visitor's."""
-        guest = self._by_token.get(token)
-        if guest is None or guest.is_ended.is_set() or guest.visitor.identity != visitor.identity:
-            return None
-        return guest
+        return serving(self._by_token.get(token), visitor)
 
     async def _own(self, guest: Guest) -> None:
         """Everything of one guest, from its first to its last moment; whoever asks only waits."""
@@ -174,6 +172,15 @@ class Guests:
         self._by_token.pop(guest.token, None)
         if self._shared.get((guest.visitor.identity, guest.kind)) is guest:
             del self._shared[guest.visitor.identity, guest.kind]
+
+
+def serving(guest: Guest | None, visitor: Visitor) -> Guest | None:
+    """The guest, where it can serve this visitor; one whose key was made anew since has to go."""
+    if guest is None or guest.visitor.identity != visitor.identity:
+        return None
+    if guest.visitor.client is not visitor.client:
+        guest.end()
+    return None if guest.is_ended.is_set() else guest
 
 
 def managing(server: Server[Any], kind: Kind) -> StreamableHTTPSessionManager:

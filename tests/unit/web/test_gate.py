@@ -31,6 +31,12 @@ INITIALIZE = {
     "method": "initialize",
     "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
 }
+CREATE = {
+    "jsonrpc": "2.0",
+    "id": 2,
+    "method": "tools/call",
+    "params": {"name": "sandbox_create_session", "arguments": {}},
+}
 BOTH = {"accept": "application/json, text/event-stream"}
 
 
@@ -200,6 +206,22 @@ async def test_a_token_of_the_older_form_is_nobody_elses(http: httpx.AsyncClient
         assert (name, json.loads(data)) == ("message", {"jsonrpc": "2.0", "id": 1, "result": {}})
 
 
+async def test_a_key_that_was_made_anew_works_at_once(http: httpx.AsyncClient, door: OpenDoor, url: str) -> None:
+    async def created(bearer: dict[str, str]) -> str:
+        answer = await http.post(url, json=CREATE, headers=bearer)
+        return str(answer.json()["result"]["structuredContent"]["session_id"])
+
+    old = key(door, "laptop")
+    session = (await http.post(url, json=INITIALIZE, headers=BOTH | old)).headers
+    before = await created(old)
+    door.keys.delete("laptop")
+    new = key(door, "laptop")
+    assert await created(new) != before
+    # What only the old key's connection can do is over.
+    old_session = {"mcp-session-id": session["mcp-session-id"]}
+    assert (await http.post(url, json=PING, headers=BOTH | new | old_session)).status_code == 404
+
+
 @contextlib.asynccontextmanager
 async def stream(
     http: httpx.AsyncClient, url: str, headers: dict[str, str]
@@ -249,16 +271,10 @@ async def test_what_a_client_made_ends_when_its_stream_has_been_gone_for_long(
     http: httpx.AsyncClient, door: OpenDoor
 ) -> None:
     settings = DoorSettings(patience=Patience(grace_s=0.05), has_a2a=False)
-    made = {
-        "jsonrpc": "2.0",
-        "id": 2,
-        "method": "tools/call",
-        "params": {"name": "sandbox_create_session", "arguments": {}},
-    }
     async with agents_door(door.target, settings) as url:
         async with stream(http, f"{url}/mcp", {}) as heard:
             _, token = await anext(heard)
-            answer = await http.post(f"{url}/mcp", json=made, headers={"mcp-session-id": token})
+            answer = await http.post(f"{url}/mcp", json=CREATE, headers={"mcp-session-id": token})
             session_id = answer.json()["result"]["structuredContent"]["session_id"]
             assert session_id in await listed(door)
         async with asyncio.timeout(10):
