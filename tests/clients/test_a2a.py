@@ -430,6 +430,52 @@ async def test_a_task_and_a_context_are_their_owners_alone(agent: Agent, keys: d
         assert canceled.status.state == CANCELED
 
 
+ROLES = ("user", "approver")
+
+
+@pytest.fixture
+def colleagues(server: Server, keys: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Further keys of mine, one for each role."""
+    with SandboxClient(target=dataclasses.replace(server.target(), api_key=keys["mine"])) as mine:
+        owner = mine.whoami().owner
+    with SandboxClient(target=server.target()) as admin:
+        yield {role: admin.create_api_key(f"{owner}-{role}", role=role, owner=owner).key for role in ROLES}
+        for role in ROLES:
+            admin.delete_api_key(f"{owner}-{role}")
+
+
+async def test_an_approver_of_the_same_owner_sees_follows_and_cancels_nothing(
+    agent: Agent, keys: dict[str, str], colleagues: dict[str, str], context: str
+) -> None:
+    async with peer(agent.url, key=keys["mine"], streaming=False) as mine:
+        made = await Told.asked(mine, ask(data({"command": "sleep 600"}), context=context, at_once=True))
+    async with peer(agent.url, key=colleagues["approver"]) as judge:
+        for attempt in (
+            judge.list_tasks(ListTasksRequest()),
+            judge.get_task(GetTaskRequest(id=made.task_id)),
+            judge.cancel_task(CancelTaskRequest(id=made.task_id)),
+            anext(aiter(judge.subscribe(SubscribeToTaskRequest(id=made.task_id)))),
+            Told.asked(judge, ask(data({"command": "id"}), context=context)),
+        ):
+            with pytest.raises(A2AClientError, match="403"):
+                await attempt
+    async with AsyncClient(base_url=agent.url, headers={"a2a-version": "1.0"}) as http:
+        bearer = {"authorization": f"Bearer {colleagues['approver']}"}
+        message = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "$ id"}]}}
+        for method, path, content in (
+            ("GET", "/a2a/tasks", None),
+            ("GET", f"/a2a/v1/tasks/{made.task_id}", None),
+            ("POST", f"/a2a/tasks/{made.task_id}:cancel", {}),
+            ("POST", "/a2a/message:send", message),
+        ):
+            assert (await http.request(method, path, json=content, headers=bearer)).status_code == 403
+    # The control: to a user of the same owner all of this is open.
+    async with peer(agent.url, key=colleagues["user"]) as other:
+        assert [each.id for each in (await other.list_tasks(ListTasksRequest())).tasks] == [made.task_id]
+        assert (await Told.got(other, made.task_id)).states == [WORKING]
+        assert (await other.cancel_task(CancelTaskRequest(id=made.task_id))).status.state == CANCELED
+
+
 async def test_where_a_key_is_required_only_a_good_one_opens(server: Server, keys: dict[str, str]) -> None:
     request = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
     with running(server.environ, "--require-key") as guarded:
