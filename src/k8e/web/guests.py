@@ -151,6 +151,8 @@ class Guests:
             async with asyncio.TaskGroup() as tasks:
                 holding = hold(guest.visitor.mcp, guest.client_id, guest.is_ended, lost)
                 lease = tasks.create_task(holding, name="lease")
+                # A client that the server does not want is nobody's to serve.
+                lease.add_done_callback(lambda _: guest.end())
                 leaving = tasks.create_task(guest.presence.gone(), name="presence")
                 leaving.add_done_callback(lambda _: guest.end())
                 async with guest.manager.run():
