@@ -633,15 +633,69 @@ async def test_a_run_that_waits_for_a_person_says_so_and_goes_on_with_the_answer
                 assert await stdout(plain, "echo free", context) == "free\n"
                 asked = await Told.asked(plain, ask(data({"command": "echo deploy"}), context=context))
                 assert (asked.states, asked.text()) == ([AUTH_REQUIRED], "")
-                found = re.search(r"k8e sandbox approve (\S+)`", asked.words[0])
-                assert found is not None
                 with SandboxClient(target=dataclasses.replace(server.target(), api_key=key)) as judge:
-                    judge.approve(found[1], approved=decision)
+                    judge.approve(question(asked), approved=decision)
                 with contextlib.suppress(UnsupportedOperationError):
                     async for _ in caller.subscribe(SubscribeToTaskRequest(id=asked.task_id)):
                         pass
                 told = await Told.got(plain, asked.task_id)
                 assert (told.states[-1], told.text()) == (state, printed)
+    finally:
+        server.destroy()
+
+
+def question(told: Told) -> str:
+    """The one that a task's status names."""
+    found = re.search(r"k8e sandbox approve (\S+)`", told.words[0])
+    assert found is not None
+    return found[1]
+
+
+async def test_tasks_of_one_context_each_name_their_own_question(host: Provisioned, lend: Lend, context: str) -> None:
+    server = Server(lend("gated"), "--pool-min", "0", "--gates", "command=deploy")
+    server.start()
+    try:
+        with SandboxClient(target=server.target()) as admin:
+            key = admin.create_api_key("judge", role="approver", owner=admin.whoami().owner).key
+        with running(server.environ) as agent:
+            async with peer(agent.url, streaming=False) as plain:
+                first = await Told.asked(
+                    plain, ask(text(f"```sh\necho deploy 1\n```\n```python\n{WAITS}```"), context=context)
+                )
+                second = await Told.asked(plain, ask(text("$ echo deploy 2"), context=context))
+                assert (first.states, second.states) == ([AUTH_REQUIRED], [AUTH_REQUIRED])
+                assert ("deploy 1" in first.words[0], "deploy 2" in second.words[0]) == (True, True)
+                with SandboxClient(target=dataclasses.replace(server.target(), api_key=key)) as judge:
+                    judge.approve(question(first))
+
+                async def is_running() -> bool:
+                    return (await Told.got(plain, first.task_id)).text() == "deploy 1\nready\n"
+
+                # What comes after the one that was asked about waits for nobody, whatever else is asked meanwhile.
+                await until(is_running)
+                assert (await Told.got(plain, first.task_id)).states == [WORKING]
+                assert (await Told.got(plain, second.task_id)).states == [AUTH_REQUIRED]
+    finally:
+        server.destroy()
+
+
+async def test_gates_that_came_with_a_new_server_are_noticed_in_an_old_context(
+    host: Provisioned, lend: Lend, free_tcp_port: int, context: str
+) -> None:
+    place = lend("gated")
+    flags = ("--pool-min", "0")
+    server = Server(place, *flags, listen=f"127.0.0.1:{free_tcp_port}")
+    server.start()
+    try:
+        with running(server.environ) as agent:
+            async with peer(agent.url, streaming=False) as plain:
+                assert await stdout(plain, "echo deploy", context) == "deploy\n"
+                server.stop()
+                server = Server(place, *flags, "--gates", "command=deploy", listen=f"127.0.0.1:{free_tcp_port}")
+                server.start()
+                async with asyncio.timeout(PATIENCE_S):
+                    asked = await Told.asked(plain, ask(data({"command": "echo deploy"}), context=context))
+                assert (asked.states, asked.text()) == ([AUTH_REQUIRED], "")
     finally:
         server.destroy()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -35,15 +34,12 @@ class Place:
     session_id: str
     generation: int
     is_new: bool
-    is_gated: bool
-    """Whether a call may have to wait for a person."""
 
 
 @dataclass(slots=True)
 class _Known:
     making: asyncio.Lock = field(default_factory=asyncio.Lock)
     generation: int = 0
-    is_gated: bool = False
 
 
 class Contexts:
@@ -61,9 +57,8 @@ class Contexts:
             is_new = False
             if known.generation == (gone.generation if gone else 0):
                 is_new = await self._made(client, name, replaces=gone is not None)
-                known.is_gated = any(dataclasses.astuple((await client.get(name)).gates))
                 known.generation += 1
-            return Place(session_id=name, generation=known.generation, is_new=is_new, is_gated=known.is_gated)
+            return Place(session_id=name, generation=known.generation, is_new=is_new)
 
     async def _made(self, client: AsyncSandboxClient, name: str, *, replaces: bool) -> bool:
         if replaces:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from a2a.types import Artifact, TaskState
 
-from k8e.a2a.asks import Ask, Program
+from k8e.a2a.asks import Ask, Program, Upload
 from k8e.a2a.contexts import Contexts, Place
 from k8e.a2a.harvest import FILE_BYTES, Harvest, Seen, file_artifact, seen
 from k8e.a2a.records import Record
@@ -61,16 +61,14 @@ class Errand:
         record = self.record
         place = await self.contexts.enter(self.client, record.owner, record.context_id)
         try:
-            with self._watched(place):
-                await self._done_in(place)
+            await self._done_in(place)
         except (NotFound, SandboxLost) as error:
             if self.has_begun or not await self._is_gone(place, error):
                 raise
             # Nothing has run, and nothing is lost that was not lost before.
             self.is_recreated = True
             place = await self.contexts.enter(self.client, record.owner, record.context_id, gone=place)
-            with self._watched(place):
-                await self._done_in(place)
+            await self._done_in(place)
 
     async def _is_gone(self, place: Place, error: SandboxError) -> bool:
         """Whether it is the session that was not found, and not something in it."""
@@ -83,24 +81,24 @@ class Errand:
         return False
 
     @contextmanager
-    def _watched(self, place: Place) -> Iterator[None]:
-        """Where calls may wait for a person, the caller is told while one does."""
-        if not place.is_gated:
-            yield
-            return
-        vigil = Vigil(client=self.client, record=self.record, session_id=place.session_id)
-        watching = self.tasks.create_task(vigil.keep(), name=f"gates of {self.record.task_id}")
+    def _watched(self, session_id: str, wish: Program | Upload) -> Iterator[None]:
+        """While the call waits for a person, the caller is told."""
+        record = self.record
+        vigil = Vigil(client=self.client, record=record, session_id=session_id, wish=wish, printed=record.printed())
+        watching = self.tasks.create_task(vigil.keep(), name=f"gates of {record.task_id}")
         try:
             yield
         finally:
             watching.cancel()
+            vigil.end()
 
     async def _done_in(self, place: Place) -> None:
         before = await self._prepared(place)
         self.has_begun = not self.ask.programs
         ends: list[Exit] = []
         for program in self.ask.programs:
-            ends.append(await self._ran(place.session_id, program))
+            with self._watched(place.session_id, program):
+                ends.append(await self._ran(place.session_id, program))
             if not is_success(ends[-1]):
                 break
         last = ends[-1] if ends else None
@@ -126,7 +124,8 @@ class Errand:
     async def _prepared(self, place: Place) -> Mapping[str, Seen]:
         """Write the files that came along; what the workspace holds before anything runs."""
         for upload in self.ask.uploads:
-            await self.client.write_file(place.session_id, upload.path, upload.data)
+            with self._watched(place.session_id, upload):
+                await self.client.write_file(place.session_id, upload.path, upload.data)
         if not self.ask.programs:
             # Nothing else would notice that the session is gone before its files are missed.
             await self.client.get(place.session_id)
