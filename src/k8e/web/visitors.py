@@ -27,7 +27,7 @@ KNOWN_S = 5.0
 ANSWER_S = 3.0
 """For the server's answer, before we look whether it runs at all."""
 ASKING = 16
-"""Questions about unknown keys at a time; further ones wait."""
+"""Questions at a time about keys that were never good here; further ones wait, and nobody else waits for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +55,14 @@ class Known:
 
     def is_fresh(self) -> bool:
         return self.who is not None and not self.is_doubted and time.monotonic() - self.asked_at < KNOWN_S
+
+    @property
+    def was_good(self) -> bool:
+        """Whether the server has known it once."""
+        return self.asked_at > 0
+
+    def visitor(self, who: Identity) -> Visitor:
+        return Visitor(client=self.client, identity=who.identity, owner=who.owner, role=who.role, mcp=self.mcp)
 
     async def close(self) -> None:
         await self.mcp.aclose()
@@ -99,14 +107,20 @@ class Visitors:
         """Whoever has this key. Raises: SandboxError; Unauthenticated when it is nobody's."""
         # A presented key decides alone; a certificate of ours must not speak for its bearer.
         target = dataclasses.replace(self._target, api_key=key, owner="", key=None, certificate=None)
+        name = hashlib.sha256(key.encode()).hexdigest()
+        known = self._known.get(name)
+        if known is not None and known.was_good:
+            return await self._visitor(name, target)
         async with self._asking:
-            return await self._visitor(hashlib.sha256(key.encode()).hexdigest(), target)
+            return await self._visitor(name, target)
 
     async def _visitor(self, name: str, target: Target) -> Visitor:
         while True:
             known = self._known.get(name)
             if known is None:
                 known = self._known[name] = Known(client=AsyncSandboxClient(target=target), mcp=McpCalls(target))
+            if known.who is not None and known.is_fresh():
+                return known.visitor(known.who)
             async with known.asking:
                 if self._known.get(name) is known:
                     return await self._recognized(name, known)
@@ -120,23 +134,25 @@ class Visitors:
                 if isinstance(error, Unauthenticated):
                     known.who = None
                 # One that was good once may be in somebody's hands still; there are only as many as there were keys.
-                if not known.asked_at:
+                if not known.was_good:
                     del self._known[name]
                     await known.close()
                 raise
             known.who, known.asked_at, known.is_doubted = who, time.monotonic(), False
-        return Visitor(client=known.client, identity=who.identity, owner=who.owner, role=who.role, mcp=known.mcp)
+        return known.visitor(who)
 
     async def _asked(self, known: Known) -> Identity:
-        is_ours = await self._revived()
+        if known.is_doubted:
+            await self._revived()
         try:
             # The SDK waits for a server to come back; one that is ours, and was dying a moment ago, would not.
-            async with asyncio.timeout(ANSWER_S if is_ours else None):
+            async with asyncio.timeout(ANSWER_S):
                 return await known.client.whoami()
-        except (TimeoutError, Unreachable):
-            if not is_ours:
+        except TimeoutError:
+            await self._revived()
+        except Unreachable:
+            if not await self._revived():
                 raise
-        await self._revived()
         return await known.client.whoami()
 
     async def _revived(self) -> bool:
