@@ -23,6 +23,7 @@ from k8e.doors.connect import serve as serve_connect
 from k8e.doors.grpc import Address, Door, FrontSettings, serve
 from k8e.doors.service import Edge, IdentityRpcs, McpRpcs, ServerFacts, Service
 from k8e.doors.service.edge import Step
+from k8e.doors.service.presence import IN_PERSON, Presence
 from k8e.identity import KeyRing, Office, ServerCertificate, SocketTable, ensure_server_certificate
 from k8e.inside import InsideMcp
 from k8e.mcp.host import Host
@@ -68,6 +69,7 @@ async def open_door(
     settings: FrontSettings = FRONT,
     steps: Sequence[Step] = (),
     mcp_grace_s: float = 60,
+    presence: Presence = IN_PERSON,
     undrained: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[OpenDoor]:
     """A served door on a free port; sessions live under `root`."""
@@ -86,6 +88,7 @@ async def open_door(
                 facts=facts(root, stopped, office.authority.fingerprint),
                 identity=IdentityRpcs(office),
                 mcp=McpRpcs(mcp),
+                presence=presence,
             )
             edge = Edge(service, keeper, steps=steps)
             serving = serve(

@@ -113,12 +113,13 @@ async def agent(
     target: Target,
     client_id: str = "test-client",
     *,
+    tenant_id: str = "",
     mode: ConnectMode = "legacy",
     elicitation: ElicitationFnT | None = None,
 ) -> AsyncIterator[Client]:
     """The official client over such a stream; it ends its input and waits for the end of the answers."""
     async with (
-        wire(target, client_id) as lines,
+        wire(target, client_id, tenant_id=tenant_id) as lines,
         Client(transport(lines), mode=mode, elicitation_callback=elicitation) as client,
     ):
         yield client

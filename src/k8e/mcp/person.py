@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import unicodedata
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError, NoBackChannelError
@@ -15,16 +16,22 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from k8e.client import Approval
-from k8e.client.errors import Conflict, Denied
+from k8e.client.errors import Conflict, Denied, SandboxError
 from k8e.mcp.calls import ToolCall
 from k8e.mcp.results import visible
 
-__all__ = ["approve_command", "can_ask", "can_ask_now", "question", "settle", "shown"]
+__all__ = ["approve_command", "can_ask", "can_ask_now", "question", "settle", "shown", "unheard"]
 
 PERSON_S = 280.0
 """How long a window may stay open: a little less than a question lives."""
 REASON_CHARS = 1000
 PRESENCE = "elicitation"
+LOCAL = frozenset({"unix", "loopback"})
+"""The ways in on which the server knows which user of its machine this is."""
+UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+TRIES = 4
+PAUSE_S = 0.5
+"""After the first try to pass an answer on; doubled after each."""
 
 
 def can_ask(call: ToolCall) -> bool:
@@ -38,8 +45,18 @@ def can_ask_now(call: ToolCall) -> bool:
     return can_ask(call) and call.context.protocol_version not in MODERN_PROTOCOL_VERSIONS
 
 
+async def unheard(call: ToolCall) -> str:
+    """Why nobody is asked in this client's window, where an answer there would not count."""
+    if not call.scope.unheard and (me := await call.scope.identity()).via not in LOCAL:
+        call.scope.unheard = (
+            f"An answer in this client's window does not count: a {me.via} is no person at the machine."
+        )
+    return call.scope.unheard
+
+
 def question(session_id: str, action: str) -> types.ElicitRequestFormParams:
-    text = f"An agent asks for your approval (sandbox session {visible(session_id)}):\n\n{visible(action)}"
+    where = f" (sandbox session {visible(session_id)})" if session_id else ""
+    text = f"An agent asks for your approval{where}:\n\n{visible(action)}"
     approve = {"type": "boolean", "title": "Approve", "description": "Let the agent do this", "default": False}
     reason = {"type": "string", "title": "Reason", "description": "Why, for the agent and the audit log"}
     schema = {"type": "object", "properties": {"approve": approve, "reason": reason}, "required": ["approve"]}
@@ -66,15 +83,30 @@ async def settle(call: ToolCall, approval_id: str, said: types.ElicitResult | No
         return ""
     content = said.content or {}
     approved = said.action == "accept" and content.get("approve") is True
-    reason = str(content.get("reason") or "")[:REASON_CHARS]
-    try:
-        await call.client.approve(approval_id, approved, reason, presence=PRESENCE)
-    except Denied as error:
-        # Such as for a key: whoever holds it may be anywhere, and what its window showed nobody knows.
-        return f"The answer in the window does not count: {visible(str(error))}"
-    except Conflict:
-        pass  # somebody else was faster, and that is the answer
-    return ""
+    reason = seen(str(content.get("reason") or ""))[:REASON_CHARS]
+    pause_s, failure = PAUSE_S, ""
+    for _ in range(TRIES):
+        try:
+            await call.client.approve(approval_id, approved, reason, presence=PRESENCE)
+        except Denied as error:
+            # Such as where a server believes in no windows: the next question is not shown.
+            call.scope.unheard = f"The answer in the window does not count: {visible(str(error))}"
+            return call.scope.unheard
+        except Conflict:
+            return ""  # somebody else was faster, and that is the answer
+        except SandboxError as error:
+            failure = visible(str(error))
+            await asyncio.sleep(pause_s)
+            pause_s *= 2
+        else:
+            return ""
+    return f"The answer in the window was not taken: {failure}"
+
+
+def seen(text: str) -> str:
+    """What of a person's words can be seen: the server takes no others, and a joined emoji must not cost the answer."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n")
+    return "".join(char for char in lines if char in "\n\t" or unicodedata.category(char) not in UNSEEN)
 
 
 def approve_command(approval: Approval) -> str:

@@ -11,7 +11,7 @@ import hashlib
 import secrets
 from collections.abc import Iterable
 
-from k8e.client import AsyncSandboxClient, SessionInfo
+from k8e.client import AsyncSandboxClient, Identity, SessionInfo
 from k8e.client.errors import NotFound
 
 __all__ = ["ClientScope", "destroy_marked", "mark_of"]
@@ -73,10 +73,23 @@ class ClientScope:
         self._making = asyncio.Lock()
         self._asked = Recent()
         self._shown = Recent()
+        self._identity: Identity | None = None
+        self.unheard = ""
+        """Why an answer in the client's window does not count, once that is known."""
 
     def holds(self, session_id: str) -> bool:
         """Whether a session was made by this client and ends with it."""
         return session_id.startswith(self._mark)
+
+    def uses(self, session_id: str) -> bool:
+        """Whether calls that name no session use or make this one; a tenant's that is to be made has no name."""
+        return self.holds(session_id) or (bool(self._tenant_id) and session_id in {"", self._own})
+
+    async def identity(self) -> Identity:
+        """Who the server takes the client for; one scope is never somebody else's."""
+        if self._identity is None:
+            self._identity = await self._client.whoami()
+        return self._identity
 
     def new_id(self) -> str:
         """For a session that the client makes without naming it."""
@@ -103,6 +116,10 @@ class ClientScope:
     def claim(self, approval_id: str) -> bool:
         """Whether nobody has shown this question to the client's user yet; from now on somebody has."""
         return self._shown.add(approval_id)
+
+    def release(self, approval_id: str) -> None:
+        """It was not shown to its end: somebody else may."""
+        self._shown.take(approval_id)
 
     def ask(self, approval_id: str) -> None:
         """A question goes to the client's user, whose answer comes with another call."""
