@@ -23,9 +23,15 @@ class ApprovalCalls(Transport):
             return asked
         return await self._decided(asked, timeout)
 
-    async def confirmed(self, approval_id: str, timeout: float = 30) -> Approval:
-        """How an approval that was asked for stands, waiting for a decision at most `timeout` seconds."""
-        return await self._decided(Approval(approval_id=approval_id, status="pending"), timeout)
+    async def confirmed(
+        self, approval_id: str, timeout: float = 30, *, session_id: str = "", action: str = ""
+    ) -> Approval:
+        """How an approval that was asked for stands, waiting for a decision at most `timeout` seconds.
+
+        With `session_id` or `action` only if it was asked for these: an answer to one question is none to another.
+        """
+        asked = Approval(approval_id=approval_id, status="pending", session_id=session_id, action=action)
+        return await self._decided(asked, timeout)
 
     async def approve(self, approval_id: str, approved: bool = True, reason: str = "", *, presence: str = "") -> None:
         """Decide. Raises: Denied for the identity that asked, Conflict when it was decided otherwise.

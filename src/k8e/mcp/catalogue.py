@@ -310,6 +310,7 @@ ENTRIES: Mapping[str, Entry] = {
             "approval_id": text("The question"),
             "approved": flag("Whether a person has approved it"),
             "status": text("pending, approved, rejected or expired"),
+            "action": text("What was asked: an answer is for this and for nothing else"),
             "decided_by": text("Who"),
             "reason": text("Why"),
             "approve_with": text("The command that a person runs to approve"),

@@ -7,10 +7,12 @@ run.
 
 from __future__ import annotations
 
+import dataclasses
+
 import mcp_types as types
 
 from k8e.client import Approval
-from k8e.client.errors import InvalidRequest
+from k8e.client.errors import InvalidRequest, NotFound
 from k8e.mcp import person
 from k8e.mcp.calls import Result, ToolCall
 from k8e.mcp.results import Fields, told, visible
@@ -35,6 +37,8 @@ async def confirm(call: ToolCall) -> Result:
     call.scope.claim(asked.approval_id)
     if asked.status != "pending" or not person.can_ask(call):
         return answer(asked)
+    if unheard := await person.unheard(call):
+        return answer(asked, note=unheard)
     question = person.question(call.session_id, action)
     if person.can_ask_now(call):
         return await decided(call, asked, await person.shown(call, question))
@@ -49,8 +53,9 @@ async def taken(call: ToolCall, approval_id: str) -> types.CallToolResult:
     if not call.scope.answered(approval_id):
         raise InvalidRequest("requestState: is not that of a question which waits for its answer")
     found = (call.params.input_responses or {}).get(QUESTION)
-    waiting = (each for each in await call.client.approvals() if each.approval_id == approval_id)
-    asked = next(waiting, None) or await call.client.confirmed(approval_id, timeout=BEAT_S)
+    asked = await question_of(call, approval_id)
+    if (asked.session_id, asked.action) != (call.session_id, call.args.text("action")):
+        raise InvalidRequest("requestState: is that of another question than session_id and action are")
     return await decided(call, asked, found if isinstance(found, types.ElicitResult) else None)
 
 
@@ -59,18 +64,33 @@ async def decided(call: ToolCall, asked: Approval, said: types.ElicitResult | No
         return answer(asked)
     if note := await person.settle(call, asked.approval_id, said):
         return answer(asked, note=note)
-    return answer(await call.client.confirmed(asked.approval_id, timeout=BEAT_S))
+    return answer(await stands(call, asked, timeout=BEAT_S))
 
 
 async def waited(call: ToolCall, approval_id: str) -> Approval:
+    """How the question stands once it is decided or the time is over; it must be the one that the call names, if it does."""
+    asked = await question_of(call, approval_id)
+    asked = dataclasses.replace(asked, session_id=call.session_id, action=call.args.text("action") or asked.action)
     left, gone = call.args.number("timeout", WAIT_S), 0.0
     while True:
         beat = min(BEAT_S, left - gone)
-        found = await call.client.confirmed(approval_id, timeout=max(beat, 0.1))
+        found = await stands(call, asked, timeout=max(beat, 0.1))
         gone += beat
         if found.status != "pending" or gone >= left:
             return found
         await call.progress(gone, "waiting for a person to decide")
+
+
+async def question_of(call: ToolCall, approval_id: str) -> Approval:
+    for each in await call.client.approvals(all=True):
+        if each.approval_id == approval_id:
+            return each
+    raise NotFound(f"approval {approval_id} not found")
+
+
+async def stands(call: ToolCall, asked: Approval, *, timeout: float) -> Approval:
+    """The server refuses where that question has another session or another action."""
+    return await call.client.confirmed(asked.approval_id, timeout, session_id=asked.session_id, action=asked.action)
 
 
 def answer(approval: Approval, *, note: str = "") -> types.CallToolResult:
@@ -79,7 +99,7 @@ def answer(approval: Approval, *, note: str = "") -> types.CallToolResult:
         "approved": approval.approved,
         "status": approval.status,
     }
-    for name, text in (("decided_by", approval.decided_by), ("reason", approval.reason)):
+    for name, text in (("action", approval.action), ("decided_by", approval.decided_by), ("reason", approval.reason)):
         if text:
             fields[name] = visible(text)
     if approval.status == "pending":

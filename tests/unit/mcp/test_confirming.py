@@ -128,6 +128,7 @@ async def test_a_window_of_a_key_does_not_count_and_the_command_is_returned(door
     assert (found["approved"], found["status"]) == (False, "pending")
     assert "does not count" in found["note"]
     assert found["approve_with"].startswith("k8e sandbox approve ")
+    assert person.asked == []
 
 
 async def test_waiting_ends_with_the_decision_of_somebody_else(door: OpenDoor) -> None:
@@ -161,8 +162,8 @@ async def test_somebody_else_may_be_faster_than_the_window(
     assert (found["approved"], found["status"], found["reason"]) == (False, "rejected", "no")
 
 
-async def modern(lines: Wire, session_id: str, **more: Any) -> Any:
-    arguments = {"session_id": session_id, "action": "deploy"}
+async def modern(lines: Wire, session_id: str, action: str = "deploy", **more: Any) -> Any:
+    arguments = {"session_id": session_id, "action": action}
     return await lines.ask("tools/call", name="sandbox_confirm_action", arguments=arguments, _meta=MODERN, **more)
 
 
@@ -182,6 +183,37 @@ async def test_an_answer_counts_only_for_a_question_that_was_asked_and_only_once
         assert good["result"]["structuredContent"]["approved"] is True
         again = await modern(lines, session_id, inputResponses=yes, requestState=state)
         assert again["result"]["isError"] is True
+
+
+async def test_an_answer_to_one_question_is_none_to_another(
+    door: OpenDoor, caller: AsyncSandboxClient, session_id: str
+) -> None:
+    """The controls are the same question without its words, and with them."""
+    other = await caller.create_session()
+    asked = (await caller.confirm(session_id, "read the table", timeout=0)).approval_id
+    await caller.approve(asked, presence="elicitation")
+    async with agent(door.target) as client:
+        for wrong in ({"session_id": session_id, "action": "drop the table"}, {"session_id": other}):
+            result = await client.call_tool("sandbox_confirm_action", {**wrong, "approval_id": asked})
+            assert isinstance(result, CallToolResult)
+            assert result.is_error, result
+        for words in ({}, {"action": "read the table"}):
+            found = await confirm(client, session_id, approval_id=asked, **words)
+            assert (found["approved"], found["action"]) == (True, "read the table")
+
+
+async def test_an_answer_that_comes_with_another_question_does_not_count(
+    door: OpenDoor, caller: AsyncSandboxClient, session_id: str
+) -> None:
+    """The control is the answer that comes with its own, above."""
+    yes = {"approval": {"action": "accept", "content": {"approve": True}}}
+    other = await caller.create_session()
+    async with wire(door.target) as lines:
+        for words in ({"session_id": session_id, "action": "drop the table"}, {"session_id": other}):
+            state = (await modern(lines, session_id))["result"]["requestState"]
+            answer = await modern(lines, **words, inputResponses=yes, requestState=state)
+            assert answer["result"]["isError"] is True
+            assert (await caller.confirmed(state, timeout=0.1)).status == "pending"
 
 
 async def test_a_client_that_fails_to_ask_leaves_the_question_open(door: OpenDoor, session_id: str) -> None:
