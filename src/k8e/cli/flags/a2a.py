@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from k8e.cli.flags.mcp import fill_admission, fill_tls
 from k8e.cli.grammar import Parser, add_connection
 
 __all__ = ["fill_a2a"]
@@ -11,8 +12,7 @@ DEFAULT_ADDRESS = "127.0.0.1:8822"
 
 def fill_a2a(a2a: Parser) -> None:
     add_connection(a2a)
-    a2a.add_argument("--tls-cert", metavar="FILE", help="the CA to trust, or with --tls-key our own certificate")
-    a2a.add_argument("--tls-key", metavar="FILE", help="the key of our own certificate")
+    fill_tls(a2a)
     a2a.add_argument(
         "--addr",
         "--http-addr",
@@ -22,9 +22,5 @@ def fill_a2a(a2a: Parser) -> None:
         help=f"host:port to listen on (default {DEFAULT_ADDRESS})",
     )
     a2a.add_argument("--public-url", default="", metavar="URL", help="what the card says when a proxy stands before us")
-    a2a.add_argument("--require-key", action="store_true", help="let nobody in without an API key")
-    a2a.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="a name of this machine in requests"
-    )
-    a2a.add_argument("--allow-origin", action="append", default=[], metavar="URL", help="a web page that may call")
+    fill_admission(a2a)
     a2a.set_defaults(local="a2a:serve", grace=None, tenant_id=None)
