@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -17,15 +16,13 @@ from dataclasses import dataclass
 from k8e.client import AsyncSandboxClient
 from k8e.client.errors import SandboxError
 from k8e.errors import HostUnsupported
-from k8e.mcp.scope import ClientScope, destroy_marked, mark_of
+from k8e.mcp.scope import MARKED, PREFIX, ClientScope, destroy_marked, mark_of
 
 __all__ = ["Host"]
 
 _log = logging.getLogger(__name__)
 
-PREFIX = "mcp"
 HOSTING = "k8e.mcp.hosting"
-MARKED = re.compile(rf"{PREFIX}-([0-9a-f]{{12}})-.+")
 
 Mark = tuple[str, str]
 """An owner and the mark of one of its clients: a guessed client id finds nothing of somebody else's."""

@@ -45,7 +45,7 @@ HANDLERS: Mapping[str, Handler] = {
 
 
 def build_server(client: AsyncSandboxClient, scope: ClientScope) -> Server[Any]:
-    """The twelve tools for one MCP client. The caller closes the scope when the client is gone for good."""
+    """The twelve tools for one MCP client. What it makes is ended by the server's `Host`, which holds its client id."""
     resources = Resources(client, scope)
 
     async def list_tools(ctx: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:

@@ -8,15 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import re
 import secrets
 from collections.abc import Iterable
 
 from k8e.client import AsyncSandboxClient, Identity, SessionInfo
 from k8e.client.errors import NotFound
 
-__all__ = ["ClientScope", "destroy_marked", "mark_of"]
+__all__ = ["MARKED", "PREFIX", "ClientScope", "destroy_marked", "mark_of"]
 
+PREFIX = "mcp"
 MARK_CHARS = 12
+MARKED = re.compile(rf"{PREFIX}-([0-9a-f]{{{MARK_CHARS}}})-.+")
+"""Ids of sessions that end with their client: nobody gives another one such a name."""
 OWN = "own"
 """In the id of the one session that calls use which name none."""
 RECENT = 1000
@@ -65,7 +69,9 @@ class Recent:
 class ClientScope:
     """`prefix` keeps apart whose sessions they are to clean up: `mcp` are those of clients of the server itself."""
 
-    def __init__(self, client: AsyncSandboxClient, client_id: str, *, tenant_id: str = "", prefix: str = "mcp") -> None:
+    def __init__(
+        self, client: AsyncSandboxClient, client_id: str, *, tenant_id: str = "", prefix: str = PREFIX
+    ) -> None:
         self._client = client
         self._tenant_id = tenant_id
         self._mark = f"{prefix}-{mark_of(client_id)}-"
@@ -128,11 +134,6 @@ class ClientScope:
     def answered(self, approval_id: str) -> bool:
         """Whether that question was asked; an answer counts once."""
         return self._asked.take(approval_id)
-
-    async def close(self) -> None:
-        """Destroy what the client has made. Raises: SandboxError, several of them in a group."""
-        self._own = ""
-        await destroy_marked(self._client, self._mark)
 
     def _own_of(self, sessions: Iterable[SessionInfo], gone: str = "") -> SessionInfo | None:
         """What an earlier call or connection of this client, or of this tenant, was using."""

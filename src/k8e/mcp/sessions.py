@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import mcp_types as types
 
-from k8e.client.errors import Unreachable
+from k8e.client.errors import InvalidRequest, Unreachable
 from k8e.mcp.calls import ToolCall
 from k8e.mcp.results import told
+from k8e.mcp.scope import MARKED
 
 __all__ = ["create", "destroy", "run_subagent", "status"]
 
@@ -33,6 +34,8 @@ async def status(call: ToolCall) -> types.CallToolResult:
 async def create(call: ToolCall) -> types.CallToolResult:
     args = call.args
     tenant_id = args.text("tenant_id")
+    if MARKED.fullmatch(args.text("session_id")):
+        raise InvalidRequest("session_id: a name like this is one of sessions that end with their client; give another")
     session_id = await call.client.create_session(
         args.text("runtime_class"),
         args.texts("allowed_hosts"),

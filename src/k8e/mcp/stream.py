@@ -119,8 +119,8 @@ class Conversation:
             case JSONRPCRequest():
                 if refusal := self._refusal(message, size):
                     await self._say(encoded(refusal))
-                else:
-                    await self._begin(message, size)
+                elif self._is_admitted(message, size):
+                    await self._start(message)
             case JSONRPCNotification(method="notifications/cancelled"):
                 await self._cancel(message)
             case JSONRPCResponse(id=request_id) | JSONRPCError(id=request_id):
@@ -142,23 +142,22 @@ class Conversation:
             await self._say(encoded(error(None, INVALID_REQUEST, text)))
             return
         together = Together(set())
-        begun: list[JSONRPCRequest] = []
+        now: list[JSONRPCMessage] = []
+        # All of it is counted before any of it can be answered, and each before the next is judged.
         for item in items:
             match item:
                 case Refused(answer):
                     together.answers.append(answer)
-                case JSONRPCRequest() if refusal := self._refusal(item, size):
+                case JSONRPCRequest() if refusal := self._refusal(item, size // len(items)):
                     together.answers.append(refusal)
-                case JSONRPCRequest() if item.id in together.waiting:
-                    together.answers.append(self._used_twice(item))
                 case JSONRPCRequest():
                     together.waiting.add(item.id)
                     self._batches[item.id] = together
-                    begun.append(item)
+                    now += [item] if self._is_admitted(item, size // len(items)) else []
                 case message:
-                    await self._take_message(message, size)
-        for request in begun:
-            await self._begin(request, size // len(items))
+                    now.append(message)
+        for each in now:
+            await (self._start(each) if isinstance(each, JSONRPCRequest) else self._take_message(each, size))
         await self._end_batch(together)
 
     def _refusal(self, request: JSONRPCRequest, size: int) -> JSONRPCError | None:
@@ -172,10 +171,10 @@ class Conversation:
         text = f"a request with the id {request.id!r} is not answered yet: use every id once"
         return error(None, INVALID_REQUEST, text)
 
-    async def _begin(self, request: JSONRPCRequest, size: int) -> None:
+    def _is_admitted(self, request: JSONRPCRequest, size: int) -> bool:
+        """Count a request; whether it may run now."""
         self._idle.clear()
-        if self._admission.begin(request, size):
-            await self._start(request)
+        return self._admission.begin(request, size)
 
     async def _start(self, request: JSONRPCRequest) -> None:
         async def unanswered() -> None:

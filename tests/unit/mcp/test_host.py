@@ -20,7 +20,7 @@ from k8e.client.channels import open_channel
 from k8e.doors.service.call import Call
 from k8e.identity import Role
 from k8e.mcp import host
-from k8e.mcp.scope import ClientScope, mark_of
+from k8e.mcp.scope import mark_of
 from tests.support.door import OpenDoor, open_door
 from tests.support.mcp_wire import Wire, wire
 
@@ -146,16 +146,16 @@ async def test_a_stream_that_says_nothing_holds_what_its_client_makes_elsewhere(
     assert not sessions(door)
 
 
-async def test_a_scope_that_is_closed_by_its_host_takes_what_its_client_made(door: OpenDoor) -> None:
-    async with AsyncSandboxClient(target=door.target) as client:
-        scope, other = ClientScope(client, "one"), ClientScope(client, "two")
-        kept = {await other.own(), await client.create_session(session_id="named")}
-        made = {await scope.own(), await client.create_session(session_id=scope.new_id())}
-        assert sessions(door) == kept | made
-        assert set(await scope.sessions()) == made
-        await scope.close()
-        assert sessions(door) == kept
-        assert await scope.own() not in made
+async def test_no_client_gives_a_session_that_is_to_stay_a_name_of_those_that_go(hasty: OpenDoor) -> None:
+    """The control is a name that only looks alike, which the next server leaves alone."""
+    async with wire(hasty.target) as lines:
+        await lines.begin()
+        refused = await lines.tool("sandbox_create_session", session_id=f"mcp-{'ab' * 6}-mine")
+        assert refused["isError"] is True
+        assert refused["content"][0]["text"].startswith("session_id: ")
+        assert (await lines.tool("sandbox_create_session", session_id="mcp-mine"))["isError"] is False
+    await hasty.agents.sweep()
+    assert sessions(hasty) == {"mcp-mine"}
 
 
 async def test_what_clients_of_an_earlier_server_left_goes_after_the_grace(hasty: OpenDoor) -> None:

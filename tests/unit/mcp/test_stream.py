@@ -232,6 +232,22 @@ async def test_a_batch_is_answered_in_one_line_where_the_revision_has_them(lines
     assert (await lines.ask("ping", 9))["id"] == 9
 
 
+async def test_the_bounds_hold_for_the_calls_of_one_batch_together(
+    lines: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "CALLS", 2)
+    await lines.begin("2025-03-26")
+    gate = tmp_path / "gate"
+    waiting = f"while [ ! -e {gate} ]; do sleep 0.01; done"
+    await lines.send([call(number, "sandbox_run", code=waiting) for number in (1, 2, 3, 3)])
+    await lines.send({"jsonrpc": "2.0", "id": 4, "method": "ping"})
+    assert "wait for some" in (await lines.answers(4))[4]["error"]["message"]
+    gate.touch()
+    answers = await lines.receive()
+    assert {each["id"] for each in answers if "result" in each} == {1, 2}
+    assert [each["id"] for each in answers if "error" in each] == [3, 3]
+
+
 async def test_a_batch_is_refused_where_the_revision_has_none(lines: Wire) -> None:
     await lines.begin("2025-06-18")
     await lines.send([{"jsonrpc": "2.0", "id": 1, "method": "ping"}])
