@@ -24,6 +24,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.exceptions import HTTPException
 
 from k8e.mcp.hosting import ClientScope, build_server
+from k8e.web.calls import Calls
 from k8e.web.lease import hold
 from k8e.web.presence import Patience, Presence
 from k8e.web.visitors import Visitor, Visitors
@@ -58,6 +59,7 @@ class Guest:
     visitor: Visitor
     kind: Kind
     manager: StreamableHTTPSessionManager
+    calls: Calls
     presence: Presence
     client_id: str
     token: str = ""
@@ -110,10 +112,12 @@ class Guests:
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, f"{visitor.identity} has {GUESTS} clients here already")
         client_id = secrets.token_hex(16)
         scope = ClientScope(visitor.client, client_id, tenant_id=self._tenant_id)
+        manager = managing(build_server(visitor.client, scope), kind)
         guest = Guest(
             visitor=visitor,
             kind=kind,
-            manager=managing(build_server(visitor.client, scope), kind),
+            manager=manager,
+            calls=Calls(manager),
             presence=Presence(self._patience),
             client_id=client_id,
         )

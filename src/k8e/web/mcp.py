@@ -92,7 +92,8 @@ class McpEndpoint:
         """As the library's clients would ask: without a session, and ready for either kind of answer."""
         kept = [pair for pair in scope["headers"] if pair[0] not in {b"accept", SESSION_HEADER.encode()}]
         asked = {**scope, "headers": [*kept, (b"accept", PLAIN_ACCEPT)]}
-        await self._serve(guest, asked, receive, send)
+        with guest.presence.here():
+            await guest.calls.answer(asked, receive, send, is_one_client=bool(guest.token))
 
     async def _serve(self, guest: Guest, scope: Scope, receive: Receive, send: Send) -> None:
         with guest.presence.here(is_stream=scope["method"] == "GET"):
