@@ -615,6 +615,22 @@ async def test_the_servers_gates_are_every_sessions_and_steps_are_told(host: Pro
     assert [decider for step, _, decider in steps if step is not GateStep.ASKED] == ["key:phone"] * 3
 
 
+async def test_a_call_that_nobody_decides_is_refused_with_what_was_asked_and_how_to_see_it(
+    host: Provisioned, data_dir: Path
+) -> None:
+    settings = EngineSettings(
+        data_dir=data_dir / "engine", pool=PoolSettings(min=0), gates=Gates(egress=True), approval_s=0.1
+    )
+    async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
+        spec = SessionSpec(runtime=Runtime.CONTAINER, allowed_hosts=("new.example",))
+        with pytest.raises(Denied) as caught:
+            await engine.create_session(OWNER, spec)
+        (asked,) = engine.list_approvals(OWNER, all=True)
+        assert caught.value.approval_id == asked.approval_id
+        for words in (asked.action, asked.approval_id, "in time", "k8e sandbox approvals list"):
+            assert words in str(caught.value)
+
+
 async def test_a_restart_keeps_the_gates_and_ends_the_questions(host: Provisioned, data_dir: Path) -> None:
     settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0))
     spec = SessionSpec(runtime=Runtime.CONTAINER, tenant="kept", gates=EVERYTHING)

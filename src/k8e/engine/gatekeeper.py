@@ -228,9 +228,10 @@ class Gatekeeper:
 
 
 def _refusal(decided: Approval) -> Denied:
+    asked = f"{decided.action}; the question was {decided.approval_id}"
     if decided.status is ApprovalStatus.REJECTED:
         why = f" ({decided.reason})" if decided.reason else ""
-        text = f"refused by {decided.decided_by}{why}"
+        text = f"refused by {decided.decided_by}{why}: {asked}"
     else:
-        text = "nobody approved it in time"
-    return Denied(f"{text}: {decided.action}; the question was {decided.approval_id}", approval_id=decided.approval_id)
+        text = f"nobody approved it in time: {asked}; call again while somebody looks at `k8e sandbox approvals list`"
+    return Denied(text, approval_id=decided.approval_id)

@@ -25,6 +25,14 @@ __all__ = ["Fields", "denied", "encoded", "exact", "failed", "raw_text", "told",
 
 Fields = dict[str, Any]
 """The fields of one answer, in the order in which they are read."""
+AT_GATE = "A person has to allow this: tell the user what was asked, and do not try another way."
+NOT_FOUND = {
+    "session ": "The session has ended, or never was: make one with sandbox_create_session, or use sandbox_run, which has "
+    "its own. What was only in it is gone.",
+    "approval ": "That question never was, or is long over: ask again without approval_id.",
+    "": "sandbox_list_files shows the files that there are.",
+}
+"""By how the text begins; the last one is for everything else."""
 
 
 def told(fields: Fields, *more: types.ContentBlock, text: str | None = None) -> types.CallToolResult:
@@ -47,13 +55,8 @@ def failed(error: SandboxError) -> types.CallToolResult:
 
 def remedy_for(error: SandboxError) -> str:
     match error:
-        case NotFound() if str(error).startswith("session "):
-            return (
-                "The session has ended, or never was: make one with sandbox_create_session, or use sandbox_run, which has "
-                "its own. What was only in it is gone."
-            )
         case NotFound():
-            return "sandbox_list_files shows the files that there are."
+            return next(remedy for beginning, remedy in NOT_FOUND.items() if str(error).startswith(beginning))
         case SandboxLost():
             return "The sandbox died: make another session. What was only in this one is gone."
         case Exhausted(retry_after_s=float() as seconds):
@@ -65,7 +68,7 @@ def remedy_for(error: SandboxError) -> str:
         case Unauthenticated():
             return "The sandbox server does not know this client: the user has to give it a key (K8E_SANDBOX_APIKEY)."
         case Denied():
-            return "You may not do this; tell the user instead of trying another way."
+            return AT_GATE if error.approval_id else "You may not do this; tell the user instead of trying another way."
         case Unreachable():
             return "The sandbox server does not answer; the user can start one with: k8e server"
     return f"{error.remedy[0].upper()}{error.remedy[1:]}."

@@ -15,6 +15,7 @@ from tests.support.mcp_wire import first_text
     [
         (sdk.NotFound("session s not found"), "sandbox_create_session"),
         (sdk.NotFound("file /workspace/x not found"), "sandbox_list_files"),
+        (sdk.NotFound("approval a not found"), "without approval_id"),
         (sdk.SandboxLost("the sandbox died"), "make another session"),
         (sdk.Exhausted("the owner has 500 sessions"), "sandbox_destroy_session"),
         (sdk.Denied("only administrators"), "tell the user"),
@@ -40,6 +41,13 @@ def test_a_limit_of_calls_says_how_long_to_wait() -> None:
     error = sdk.Exhausted("too many calls at once")
     error.retry_after_s = 1.5
     assert "Try again in 1.5 s." in first_text(failed(error).content)
+
+
+def test_a_refusal_at_a_gate_says_that_a_person_has_to_allow_it() -> None:
+    error = sdk.Denied("nobody approved it in time: deploy")
+    assert "A person has to allow this" not in first_text(failed(error).content)
+    error.approval_id = "approval-1"
+    assert "A person has to allow this" in first_text(failed(error).content)
 
 
 def test_a_text_that_says_it_already_is_not_told_twice() -> None:
