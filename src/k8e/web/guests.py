@@ -25,6 +25,7 @@ from starlette.exceptions import HTTPException
 
 from k8e.mcp.hosting import ClientScope, build_server
 from k8e.web.calls import Calls
+from k8e.web.echoes import Echoes
 from k8e.web.lease import hold
 from k8e.web.presence import Patience, Presence
 from k8e.web.visitors import Visitor, Visitors
@@ -40,8 +41,6 @@ ENDING_S = 30.0
 """How long the server may take to end what a client has made."""
 GUESTS = 256
 """Clients that one identity may have at a time."""
-MIRRORED = 32
-"""Answers that wait for a reader of the older form's stream; it has each of them in its body, too."""
 
 
 class Kind(Enum):
@@ -63,17 +62,15 @@ class Guest:
     presence: Presence
     client_id: str
     token: str = ""
-    mirror: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(MIRRORED))
-    """Answers on their way to the older form's stream."""
+    echoes: Echoes = field(default_factory=Echoes)
     is_ready: asyncio.Event = field(default_factory=asyncio.Event)
     is_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def end(self) -> None:
-        """It is gone, or told to go; a stream that waits for its next answer hears of it by an empty one."""
+        """It is gone, or told to go."""
         if not self.is_ended.is_set():
             self.is_ended.set()
-            if not self.mirror.full():
-                self.mirror.put_nowait(b"")
+            self.echoes.wake()
 
 
 class Guests:

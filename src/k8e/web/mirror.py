@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import Send
 
+from k8e.web.echoes import ANSWER_BYTES
 from k8e.web.guests import Guest
 
 __all__ = ["mirrored", "stream"]
@@ -29,7 +30,7 @@ async def events(guest: Guest, ping_s: float) -> AsyncIterator[bytes]:
     while not guest.is_ended.is_set():
         try:
             async with asyncio.timeout(ping_s):
-                answer = await guest.mirror.get()
+                answer = await guest.echoes.next()
         except TimeoutError:
             yield b": ping\n\n"
         else:
@@ -43,7 +44,7 @@ def event(name: str, data: bytes) -> bytes:
 
 
 def mirrored(guest: Guest, send: Send) -> Send:
-    """Sends an answer, and puts it on the client's stream, too; one that is not read loses what it has anyway."""
+    """Sends an answer, and puts it on the client's stream, too, where there is room for it."""
     body = bytearray()
     is_answer = False
 
@@ -52,9 +53,14 @@ def mirrored(guest: Guest, send: Send) -> Send:
         if message["type"] == "http.response.start":
             is_answer = message["status"] == HTTPStatus.OK
         elif is_answer:
-            body.extend(message.get("body", b""))
-            if not message.get("more_body") and not guest.mirror.full():
-                guest.mirror.put_nowait(bytes(body))
+            part = message.get("body", b"")
+            is_answer = len(body) + len(part) <= ANSWER_BYTES
+            if is_answer:
+                body.extend(part)
+            else:
+                body.clear()
+            if is_answer and not message.get("more_body"):
+                guest.echoes.add(bytes(body))
         await send(message)
 
     return both

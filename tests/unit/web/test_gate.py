@@ -319,6 +319,18 @@ async def test_a_body_has_a_bounded_size(http: httpx.AsyncClient, url: str, monk
     assert (await http.post(url, json=PING)).status_code == 200
 
 
+async def test_an_answer_that_is_too_large_for_the_stream_is_only_in_its_body(
+    http: httpx.AsyncClient, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8e.web.mirror.ANSWER_BYTES", 1000)
+    async with stream(http, url, {}) as heard:
+        token = {"mcp-session-id": (await anext(heard))[1]}
+        large = await http.post(url, json={"jsonrpc": "2.0", "id": 7, "method": "tools/list"}, headers=token)
+        assert len(large.json()["result"]["tools"]) == 12
+        assert (await http.post(url, json=PING, headers=token)).status_code == 200
+        assert json.loads((await anext(heard))[1])["id"] == PING["id"]
+
+
 async def test_a_body_has_a_bounded_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("k8e.web.mcp.BODY_S", 0.05)
     host, port = url.split("/")[2].split(":")
