@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread  # `threading` costs a millisecond, which most commands would pay for nothing
 import contextlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from k8e.cli.output import say
@@ -19,6 +20,8 @@ GATED = frozenset({
 FIRST_LOOK_S = 1.0
 """Nearly every call is over by then."""
 LAST_PAUSE_S = 16.0
+SLACK_S = 60
+"""What the clocks of two machines may differ by: questions that are older than the call hold up something else."""
 
 
 class Patient:
@@ -59,6 +62,7 @@ class Watch:
     def __init__(self, calls: Calls, session_id: str) -> None:
         self._calls = calls
         self._session_id = session_id
+        self._since = time.time() - SLACK_S
         self._over = _thread.allocate_lock()
 
     def __enter__(self) -> Watch:
@@ -75,17 +79,18 @@ class Watch:
 
     def _look(self) -> None:
         pause_s, told = FIRST_LOOK_S, set[str]()
-        with contextlib.suppress(SandboxError, OSError):
-            while not self._over.acquire(timeout=pause_s):
+        while not self._over.acquire(timeout=pause_s):
+            with contextlib.suppress(SandboxError, OSError):  # what failed now may go well the next time
                 for asked in self._questions():
                     if asked.text("approval_id") not in told:
                         told.add(asked.text("approval_id"))
                         tell(asked)
-                pause_s = min(pause_s * 2, LAST_PAUSE_S)
+            pause_s = min(pause_s * 2, LAST_PAUSE_S)
 
     def _questions(self) -> list[Answer]:
         waiting = self._calls.unary("ListApprovals", {}).each("approvals")
-        mine = [each for each in waiting if each.text("session_id") == self._session_id]
+        here = [each for each in waiting if each.text("session_id") == self._session_id]
+        mine = [each for each in here if each.number("asked_at") >= self._since]
         me = self._calls.unary("WhoAmI", {}).text("identity") if mine else ""
         return [each for each in mine if each.text("asked_by") == me]
 

@@ -9,14 +9,17 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from k8e.cli import patience
 from k8e.cli.person import framed
 from k8e.cli.sessions import gates
-from k8e.client.errors import InvalidRequest
+from k8e.client.errors import InvalidRequest, Unreachable
+from k8e.client.light.calls import Answer, Duplex, Request
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 PATIENCE_S = 20.0
@@ -264,6 +267,49 @@ def test_a_sub_agent_that_waits_says_for_what(k8e: Run, environ: dict[str, str])
         call.communicate()
     assert line.startswith(f"k8e: waits for approval approval-{parent}-")
     assert "sees waiting:value as TOKEN" in line
+
+
+class Beside:
+    """A server that fails once and then has questions, of which one is this call's."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+        self.has_told = threading.Event()
+
+    def unary(self, rpc: str, request: Request, *, timeout_s: float | None = None) -> Answer:
+        if rpc == "WhoAmI":
+            return Answer({"identity": "me"})
+        self._looks += 1
+        if self._looks == 1:
+            raise Unreachable("gone for a moment")
+        if self._looks == 3:
+            self.has_told.set()
+        common = {"session_id": "s", "asked_by": "me", "asked_at": str(int(time.time()))}
+        others = ({"asked_at": "1000"}, {"asked_by": "you"}, {"session_id": "t"})
+        asked = [common | other | {"approval_id": f"other-{at}"} for at, other in enumerate(others)]
+        return Answer({"approvals": [*asked, common | {"approval_id": "mine", "action": "deploy"}]})
+
+    def stream(
+        self, rpc: str, requests: Sequence[Request] | Iterator[Request], *, timeout_s: float | None = None
+    ) -> Iterator[Answer]:
+        raise NotImplementedError
+
+    def duplex(self, rpc: str) -> Duplex:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+
+def test_only_the_calls_own_question_is_told_once_and_a_failure_does_not_end_the_looking(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(patience, "FIRST_LOOK_S", 0.01)
+    server = Beside()
+    with patience.Watch(server, "s"):
+        assert server.has_told.wait(PATIENCE_S)
+    told = capsys.readouterr().err.splitlines()
+    assert [line for line in told if "waits for" in line] == ["k8e: waits for approval mine: deploy"]
 
 
 def test_a_frame_breaks_lines_where_a_terminal_would() -> None:
