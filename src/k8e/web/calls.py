@@ -1,7 +1,7 @@
-"""The questions of clients without a session: each ends with its answer, or when nobody waits for it any more.
+"""What one guest's clients ask: each question has a place in its identity's room, until it is answered.
 
-The library answers them whole and does not look whether somebody is still there; a command would run on for nobody.
-A client with a token can also say that it does not want an answer any more.
+In the older form it also ends when nobody waits for it any more: the library answers it whole and does not look whether
+somebody is still there, and a command would run on for nobody. A client with a token can say so, too.
 """
 
 from __future__ import annotations
@@ -16,47 +16,79 @@ from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import RequestBodyLimitMiddleware
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
-from mcp_types import JSONRPCNotification, JSONRPCRequest, RequestId
+from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, RequestId
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from k8e.mcp.lines import encoded, error, parsed
+from k8e.mcp.lines import Batch, Refused, encoded, error, parsed
+from k8e.web.rooms import Full, Room
 
 __all__ = ["Calls"]
 
 Message = MutableMapping[str, Any]
 
 DISCONNECT = "http.disconnect"
+BUSY = -32000
 
 
 class Calls:
     """What one guest's clients wait for."""
 
-    def __init__(self, manager: StreamableHTTPSessionManager) -> None:
+    def __init__(self, manager: StreamableHTTPSessionManager, room: Room) -> None:
         self._manager = manager
+        self._room = room
         self._running: dict[RequestId, anyio.CancelScope] = {}
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send, *, is_one_client: bool) -> None:
-        """Serve one request; only where they are one client's do its numbers name its questions."""
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; its question goes on whoever leaves, where the protocol's session does."""
 
         async def whole(scope: Scope, receive: Receive, send: Send) -> None:
             first = await receive()
-            match parsed(first.get("body", b"")):
-                case JSONRPCRequest(id=request_id):
-                    await self._answer_while_waited_for(request_id, scope, first, receive, send)
-                    return
-                case JSONRPCNotification(method="notifications/cancelled", params=params) if is_one_client:
-                    self._cancel(cancelled_request_id_from_params(params))
+            await self._answer(parsed(body_of(first)), scope, first, receive, send)
+
+        await self._limited(whole)(scope, receive, send)
+
+    async def answer_while_waited_for(self, scope: Scope, receive: Receive, send: Send, *, is_one_client: bool) -> None:
+        """Serve one request of the older form; only where they are one client's do its numbers name its questions."""
+
+        async def whole(scope: Scope, receive: Receive, send: Send) -> None:
+            first = await receive()
+            match parsed(body_of(first)):
+                case JSONRPCRequest() as request:
+                    await self._answer_while_waited_for(request, scope, first, receive, send)
+                case other:
+                    if is_one_client and isinstance(other, JSONRPCNotification):
+                        self._take_note(other)
+                    await self._answer(other, scope, first, receive, send)
+
+        await self._limited(whole)(scope, receive, send)
+
+    def _limited(self, app: ASGIApp) -> ASGIApp:
+        """Its request comes whole, in one message."""
+        return RequestBodyLimitMiddleware(app, self._manager.max_request_body_size)
+
+    def _take_note(self, notification: JSONRPCNotification) -> None:
+        if notification.method == "notifications/cancelled":
+            request_id = cancelled_request_id_from_params(notification.params)
+            if request_id in self._running:
+                self._running[request_id].cancel()
+
+    async def _answer(
+        self, message: JSONRPCMessage | Batch | Refused, scope: Scope, first: Message, receive: Receive, send: Send
+    ) -> None:
+        """What is no question takes no place, and the library knows what to say to it."""
+        if not isinstance(message, JSONRPCRequest):
             await self._manager.handle_request(scope, replayed(first, receive), send)
-
-        await RequestBodyLimitMiddleware(whole, self._manager.max_request_body_size)(scope, receive, send)
-
-    def _cancel(self, request_id: RequestId | None) -> None:
-        if request_id in self._running:
-            self._running[request_id].cancel()
+            return
+        try:
+            async with self._room.place(message, len(body_of(first))):
+                await self._manager.handle_request(scope, replayed(first, receive), send)
+        except Full:
+            text = "too many calls of yours wait for their answers: wait for some of them"
+            await told(error(message.id, BUSY, text))(scope, receive, send)
 
     async def _answer_while_waited_for(
-        self, request_id: RequestId, scope: Scope, first: Message, receive: Receive, send: Send
+        self, request: JSONRPCRequest, scope: Scope, first: Message, receive: Receive, send: Send
     ) -> None:
         left = asyncio.Event()
         is_answered = False
@@ -70,14 +102,14 @@ class Calls:
             is_answered = True
             await send(message)
 
-        with self._known(request_id) as running:
+        with self._known(request.id) as running:
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(watch(receive, left, running), name="caller of an MCP call")
-                await self._manager.handle_request(scope, replayed(first, leaving), noting)
+                await self._answer(request, scope, first, leaving, noting)
                 watching.cancel()
         if running.cancelled_caught and not left.is_set() and not is_answered:
-            answer = error(request_id, REQUEST_CANCELLED, "cancelled, as its client wished")
-            await Response(encoded(answer), media_type="application/json")(scope, leaving, send)
+            answer = error(request.id, REQUEST_CANCELLED, "cancelled, as its client wished")
+            await told(answer)(scope, leaving, send)
 
     @contextmanager
     def _known(self, request_id: RequestId) -> Iterator[anyio.CancelScope]:
@@ -96,6 +128,15 @@ async def watch(receive: Receive, left: asyncio.Event, running: anyio.CancelScop
         pass
     left.set()
     running.cancel()
+
+
+def body_of(message: Message) -> bytes:
+    body: bytes = message.get("body", b"")
+    return body
+
+
+def told(answer: JSONRPCError) -> Response:
+    return Response(encoded(answer), media_type="application/json")
 
 
 def replayed(first: Message, receive: Receive) -> Receive:

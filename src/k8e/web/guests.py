@@ -28,6 +28,7 @@ from k8e.web.calls import Calls
 from k8e.web.echoes import Echoes
 from k8e.web.lease import hold
 from k8e.web.presence import Patience, Presence
+from k8e.web.rooms import Room
 from k8e.web.visitors import Visitor, Visitors
 
 __all__ = ["BODY_BYTES", "Guest", "Guests", "Kind"]
@@ -86,6 +87,7 @@ class Guests:
         self._sharing = asyncio.Lock()
         self._all: set[Guest] = set()
         self._count: Counter[str] = Counter()
+        self._rooms: dict[str, Room] = {}
 
     @classmethod
     @asynccontextmanager
@@ -114,7 +116,7 @@ class Guests:
             visitor=visitor,
             kind=kind,
             manager=manager,
-            calls=Calls(manager),
+            calls=Calls(manager, self._rooms.setdefault(visitor.identity, Room())),
             presence=Presence(self._patience),
             client_id=client_id,
         )
@@ -172,6 +174,9 @@ class Guests:
         guest.end()
         self._all.discard(guest)
         self._count[guest.visitor.identity] -= 1
+        if not self._count[guest.visitor.identity]:
+            del self._count[guest.visitor.identity]
+            self._rooms.pop(guest.visitor.identity, None)
         self._by_token.pop(guest.token, None)
         if self._shared.get((guest.visitor.identity, guest.kind)) is guest:
             del self._shared[guest.visitor.identity, guest.kind]

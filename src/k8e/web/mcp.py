@@ -93,11 +93,14 @@ class McpEndpoint:
         kept = [pair for pair in scope["headers"] if pair[0] not in {b"accept", SESSION_HEADER.encode()}]
         asked = {**scope, "headers": [*kept, (b"accept", PLAIN_ACCEPT)]}
         with guest.presence.here():
-            await guest.calls.answer(asked, receive, send, is_one_client=bool(guest.token))
+            await guest.calls.answer_while_waited_for(asked, receive, send, is_one_client=bool(guest.token))
 
     async def _serve(self, guest: Guest, scope: Scope, receive: Receive, send: Send) -> None:
         with guest.presence.here(is_stream=scope["method"] == "GET"):
-            await guest.manager.handle_request(scope, receive, send)
+            if scope["method"] == "POST":
+                await guest.calls.answer(scope, receive, send)
+            else:
+                await guest.manager.handle_request(scope, receive, send)
 
 
 def in_time(receive: Receive) -> Receive:

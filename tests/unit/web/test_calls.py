@@ -20,6 +20,7 @@ from tests.support.door import open_door
 pytestmark = pytest.mark.anyio
 
 PATIENCE_S = 10.0
+BOTH = {"accept": "application/json, text/event-stream"}
 
 
 class Asking:
@@ -36,6 +37,11 @@ class Asking:
         params = {"name": "sandbox_exec", "arguments": {**arguments, "timeout": 600}}
         asked = {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params}
         return await self._http.post(self._url, json=asked, headers=headers, timeout=60)
+
+    async def initialize(self, request_id: int, **headers: str) -> httpx.Response:
+        params = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        asked = {"jsonrpc": "2.0", "id": request_id, "method": "initialize", "params": params}
+        return await self._http.post(self._url, json=asked, headers=headers)
 
     async def cancel(self, request_id: int, **headers: str) -> int:
         told = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": request_id}}
@@ -106,3 +112,18 @@ async def test_a_client_can_say_that_it_does_not_want_an_answer_any_more(asking:
         assert (answer.status_code, answer.json()["id"]) == (200, 7)
         assert answer.json()["error"]["code"] == REQUEST_CANCELLED
         await ended(pid)
+
+
+async def test_an_identity_that_asks_too_much_is_told_so(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k8e.mcp.admission.CALLS", 1)
+    async with asking.token() as mine, asyncio.TaskGroup() as group:
+        waiting = group.create_task(asking.slow(7, **mine), name="client")
+        await asking.pid()
+        for headers in ({}, mine, BOTH):
+            answer = await asking.initialize(8, **headers)
+            assert (answer.status_code, answer.json()["id"]) == (200, 8)
+            assert "too many calls" in answer.json()["error"]["message"]
+        assert await asking.cancel(7, **mine) == 202
+        await waiting
+        for headers in ({}, mine, BOTH):
+            assert (await asking.initialize(8, **headers)).json()["result"]["serverInfo"]["name"] == "k8e-sandbox"
