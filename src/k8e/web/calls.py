@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from http import HTTPStatus
 from typing import Any
 
 import anyio
@@ -17,6 +18,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import RequestBodyLimitMiddleware
 from mcp.shared.jsonrpc_dispatcher import cancelled_request_id_from_params
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, RequestId
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -29,6 +31,7 @@ Message = MutableMapping[str, Any]
 
 DISCONNECT = "http.disconnect"
 BUSY = -32000
+LATER = "wait for the answers to some of them"
 
 
 class Calls:
@@ -46,7 +49,7 @@ class Calls:
             first = await receive()
             await self._answer(parsed(body_of(first)), scope, first, receive, send)
 
-        await self._limited(whole)(scope, receive, send)
+        await self._whole(whole, scope, receive, send)
 
     async def answer_while_waited_for(self, scope: Scope, receive: Receive, send: Send, *, is_one_client: bool) -> None:
         """Serve one request of the older form; only where they are one client's do its numbers name its questions."""
@@ -61,11 +64,21 @@ class Calls:
                         self._take_note(other)
                     await self._answer(other, scope, first, receive, send)
 
-        await self._limited(whole)(scope, receive, send)
+        await self._whole(whole, scope, receive, send)
 
-    def _limited(self, app: ASGIApp) -> ASGIApp:
-        """Its request comes whole, in one message."""
-        return RequestBodyLimitMiddleware(app, self._manager.max_request_body_size)
+    async def _whole(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request that has come whole, in one message. Raises: HTTPException."""
+        with ExitStack() as coming:
+
+            async def come(scope: Scope, replay: Receive, send: Send) -> None:
+                coming.close()
+                await app(scope, replay, send)
+
+            counted = coming.enter_context(self._room.arriving(receive))
+            try:
+                await RequestBodyLimitMiddleware(come, self._manager.max_request_body_size)(scope, counted, send)
+            except Full:
+                raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, f"too much at once: {LATER}") from None
 
     def _take_note(self, notification: JSONRPCNotification) -> None:
         if notification.method == "notifications/cancelled":
@@ -84,8 +97,7 @@ class Calls:
             async with self._room.place(message, len(body_of(first))):
                 await self._manager.handle_request(scope, replayed(first, receive), send)
         except Full:
-            text = "too many calls of yours wait for their answers: wait for some of them"
-            await told(error(message.id, BUSY, text))(scope, receive, send)
+            await told(error(message.id, BUSY, f"too many calls of yours: {LATER}"))(scope, receive, send)
 
     async def _answer_while_waited_for(
         self, request: JSONRPCRequest, scope: Scope, first: Message, receive: Receive, send: Send

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, MutableMapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 from mcp_types import JSONRPCRequest, RequestId
+from starlette.types import Receive
 
-from k8e.mcp.admission import Admission
+from k8e.mcp.admission import BYTES, Admission
 
 __all__ = ["Full", "Room"]
 
@@ -23,6 +25,27 @@ class Room:
         self._admission = Admission()
         self._numbers = itertools.count()
         self._turns: dict[RequestId, asyncio.Event] = {}
+        self._arriving = 0
+
+    @contextmanager
+    def arriving(self, receive: Receive) -> Iterator[Receive]:
+        """While a request comes in: what is there of it takes room; a single one may always come. It raises: Full."""
+        taken = 0
+
+        async def received() -> MutableMapping[str, Any]:
+            nonlocal taken
+            message = await receive()
+            size = len(message.get("body", b""))
+            if self._arriving > taken and self._arriving + size > BYTES:
+                raise Full
+            taken += size
+            self._arriving += size
+            return message
+
+        try:
+            yield received
+        finally:
+            self._arriving -= taken
 
     @asynccontextmanager
     async def place(self, request: JSONRPCRequest, size: int) -> AsyncIterator[None]:

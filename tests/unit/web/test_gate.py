@@ -331,6 +331,27 @@ async def test_an_answer_that_is_too_large_for_the_stream_is_only_in_its_body(
         assert json.loads((await anext(heard))[1])["id"] == PING["id"]
 
 
+async def test_bodies_that_come_in_have_a_bounded_size_together(
+    http: httpx.AsyncClient, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8e.web.rooms.BYTES", 1000)
+    padded = {**PING, "params": {"_meta": {"x": "x" * 500}}}
+
+    async def until(status: int) -> None:
+        async with asyncio.timeout(10):
+            while (await http.post(url, json=padded)).status_code != status:
+                await asyncio.sleep(0.02)
+
+    host, port = url.split("/")[2].split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    kind = b"content-type: application/json\r\ncontent-length: 2000\r\n"
+    writer.write(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\n" + kind + b"\r\n" + b" " * 900)
+    await until(503)
+    assert (await http.post(url, json=PING)).status_code == 200
+    writer.close()
+    await until(200)
+
+
 async def test_a_body_has_a_bounded_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("k8e.web.mcp.BODY_S", 0.05)
     host, port = url.split("/")[2].split(":")

@@ -57,3 +57,26 @@ async def test_large_answers_wait_for_their_turn_and_one_that_leaves_the_queue_t
     assert entered == [1, 2]
     for number in range(LARGE):
         await read(number)
+
+
+async def test_what_comes_in_has_a_bound_together_and_a_single_request_may_always_come() -> None:
+    room = Room()
+
+    async def half() -> dict[str, object]:
+        return {"type": "http.request", "body": HALF, "more_body": True}
+
+    with room.arriving(half) as first:
+        for _ in range(3):
+            await first()
+    with room.arriving(half) as first, room.arriving(half) as second:
+        await first()
+        await second()
+        for each in (first, second):
+            with pytest.raises(Full):
+                await each()
+    with room.arriving(half) as first, room.arriving(half) as second:
+        await first()
+        await second()
+
+
+HALF = b"x" * (BYTES // 2)
