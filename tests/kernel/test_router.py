@@ -84,7 +84,7 @@ def test_questions_reach_the_resolver_by_both_protocols_and_are_answered(router:
     data, peer = router.listeners.dns_udp.recvfrom(100)
     assert (data, peer[0]) == (b"question", router.slot.address)
     router.listeners.dns_udp.sendto(b"answer", peer)
-    assert arrives(asking) == b"answer"
+    assert arrives(asking, expected=True) == b"answer"
     with router.within(lambda: socket.create_connection((GATEWAY, 53), timeout=_PATIENCE_S)):
         assert _accepts(router.listeners.dns_tcp) == (GATEWAY, 53, router.slot.address)
 
@@ -104,7 +104,7 @@ def test_nothing_is_tracked(router: Wire) -> None:
 def test_udp_is_dropped_but_for_questions(wire: Wire, port: int) -> None:
     at_hub = _udp_at(wire, wire.hub, port)
     wire.open(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"quic", (GATEWAY, port))
-    assert arrives(at_hub) == (b"quic" if _is_open(wire) else None)
+    assert arrives(at_hub, expected=_is_open(wire)) == (b"quic" if _is_open(wire) else None)
 
 
 def test_icmp_is_dropped(wire: Wire) -> None:
@@ -113,14 +113,14 @@ def test_icmp_is_dropped(wire: Wire) -> None:
     pinging.sendto(echo[:2] + struct.pack("!H", checksum(echo)) + echo[4:], (GATEWAY, 0))
     at_hub = wire.open(socket.AF_INET, socket.SOCK_RAW, _ICMP, at=wire.hub)
     pinging.sendto(echo[:2] + struct.pack("!H", checksum(echo)) + echo[4:], (GATEWAY, 0))
-    assert (arrives(at_hub) is not None) is _is_open(wire)
-    assert (arrives(pinging) is not None) is _is_open(wire)
+    assert (arrives(at_hub, expected=_is_open(wire)) is not None) is _is_open(wire)
+    assert (arrives(pinging, expected=_is_open(wire)) is not None) is _is_open(wire)
 
 
 def test_other_protocols_are_dropped(wire: Wire) -> None:
     at_hub = wire.open(socket.AF_INET, socket.SOCK_RAW, _GRE, at=wire.hub)
     wire.open(socket.AF_INET, socket.SOCK_RAW, _GRE).sendto(b"\0\0\x08\0tunnel", (GATEWAY, 0))
-    assert (arrives(at_hub) is not None) is _is_open(wire)
+    assert (arrives(at_hub, expected=_is_open(wire)) is not None) is _is_open(wire)
 
 
 def test_no_link_has_an_ipv6_address(wire: Wire) -> None:
@@ -151,11 +151,11 @@ def test_ipv6_is_dropped_even_where_somebody_turned_it_on(wire: Wire) -> None:
 def test_a_spoofed_source_is_dropped(wire: Wire, source: str) -> None:
     listener = wire.listeners.dns_udp if wire.listeners else _udp_at(wire, wire.hub, 53)
     wire.send(ipv4(wire.slot.address, GATEWAY, 17, udp(53, b"own")))
-    assert arrives(listener) == b"own", "the control: by its own address it arrives"
+    assert arrives(listener, expected=True) == b"own", "the control: by its own address it arrives"
     wire.send(ipv4(source, GATEWAY, 17, udp(53, b"spoofed")))
     # The kernel itself takes nothing from outside for its own, so these are dropped without any rule.
     believed = _is_open(wire) and source not in ("127.0.0.1", "0.0.0.0", GATEWAY)
-    assert arrives(listener) == (b"spoofed" if believed else None)
+    assert arrives(listener, expected=believed) == (b"spoofed" if believed else None)
 
 
 def test_a_connection_from_a_neighbours_address_is_dropped(wire: Wire) -> None:
@@ -211,7 +211,7 @@ def _by_route(wire: Wire) -> None:
 def test_a_neighbour_cannot_be_reached_by_datagrams(wire: Wire, probe: Probe) -> None:
     at_neighbour = _udp_at(wire, wire.neighbour.namespace, 53)
     probe(wire)
-    assert arrives(at_neighbour) == (b"hello" if _is_open(wire) else None)
+    assert arrives(at_neighbour, expected=_is_open(wire)) == (b"hello" if _is_open(wire) else None)
 
 
 def test_a_neighbour_cannot_be_connected_to(wire: Wire) -> None:
@@ -223,7 +223,7 @@ def test_a_neighbour_cannot_be_connected_to(wire: Wire) -> None:
 def test_a_neighbour_cannot_be_reached_over_a_broadcast(wire: Wire) -> None:
     listener = wire.listeners.dns_udp if wire.listeners else _udp_at(wire, wire.hub, 53)
     wire.send(ipv4("0.0.0.0", "255.255.255.255", 17, udp(53, b"hello")), to=b"\xff" * 6)
-    assert arrives(listener) == (b"hello" if _is_open(wire) else None)
+    assert arrives(listener, expected=_is_open(wire)) == (b"hello" if _is_open(wire) else None)
 
 
 def test_foreign_hardware_addresses_do_not_fill_the_hosts_table(wire: Wire) -> None:

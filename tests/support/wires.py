@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 _SILENCE_S = 0.4
 """How long nothing must arrive to count as dropped; the control shows what arrives takes far less."""
+_PATIENCE_S = 10.0
 
 
 @dataclass(slots=True)
@@ -117,9 +118,9 @@ def _wired(hub: int, stack: ExitStack, listeners: Listeners | None) -> Iterator[
         yield Wire(hub=hub, slot=slots[0], neighbour=slots[1], listeners=listeners, stack=sockets)
 
 
-def arrives(listener: socket.socket) -> bytes | None:
-    """The next datagram, or None after a silence."""
-    listener.settimeout(_SILENCE_S)
+def arrives(listener: socket.socket, *, expected: bool = False) -> bytes | None:
+    """The next datagram, or None after a silence, which is long where one is expected: the machine may be busy."""
+    listener.settimeout(_PATIENCE_S if expected else _SILENCE_S)
     try:
         return listener.recv(65536)
     except TimeoutError:
