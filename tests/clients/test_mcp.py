@@ -7,7 +7,7 @@ import base64
 import contextlib
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,12 @@ from mcp_types import CallToolResult, ImageContent, TextContent
 
 from k8e.client import AsyncSandboxClient
 from k8e.setup.provision import Provisioned
+from tests.support.mcp_calls import called, fields, until
 from tests.support.mcp_wire import Wire, agent, first_text, wire
 from tests.support.servers import Server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("tidy")]
 
-PATIENCE_S = 30.0
 PLOT = """
 import struct, zlib
 def chunk(kind, data):
@@ -54,24 +54,6 @@ def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
     server.start()
     yield server
     server.destroy()
-
-
-async def called(client: Client, name: str, **arguments: Any) -> CallToolResult:
-    result = await client.call_tool(name, arguments)
-    assert isinstance(result, CallToolResult)
-    return result
-
-
-async def fields(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
-    result = await called(client, name, **arguments)
-    assert not result.is_error, result
-    return dict(result.structured_content)
-
-
-async def until(found: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await found():
-            await asyncio.sleep(0.05)
 
 
 async def commands(caller: AsyncSandboxClient, session_id: str) -> list[str]:

@@ -8,7 +8,7 @@ import json
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,10 @@ from mcp.client.session import ElicitationFnT
 from mcp.client.stdio import StdioServerParameters
 from mcp_types import (
     BlobResourceContents,
-    CallToolResult,
     ElicitRequestParams,
     ElicitResult,
     EmbeddedResource,
     ErrorData,
-    TextContent,
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
@@ -33,6 +31,7 @@ from k8e.client import AsyncSandboxClient, SandboxClient
 from k8e.setup.provision import Provisioned
 from tests.support.commands import K8E
 from tests.support.engines import TOOLS_DIR
+from tests.support.mcp_calls import called, fields, text, until
 from tests.support.mcp_clients import NodeClients, node_clients
 from tests.support.servers import Server
 
@@ -62,29 +61,6 @@ async def connected(
 async def mcp(environ: dict[str, str], request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     async with connected(environ, request.param) as client:
         yield client
-
-
-async def called(client: Client, name: str, **arguments: Any) -> CallToolResult:
-    result = await client.call_tool(name, arguments)
-    assert isinstance(result, CallToolResult)
-    return result
-
-
-async def fields(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
-    result = await called(client, name, **arguments)
-    assert not result.is_error, result
-    return dict(result.structured_content or {})
-
-
-def text(result: CallToolResult) -> str:
-    assert isinstance(result.content[0], TextContent)
-    return result.content[0].text
-
-
-async def until(found: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await found():
-            await asyncio.sleep(0.05)
 
 
 # --- clients ----------------------------------------------------------------------------------------------------------

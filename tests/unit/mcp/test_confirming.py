@@ -14,6 +14,7 @@ from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorDa
 
 from k8e.client import AsyncSandboxClient
 from tests.support.door import OpenDoor
+from tests.support.mcp_calls import Person
 from tests.support.mcp_wire import Wire, agent, wire
 
 pytestmark = pytest.mark.anyio
@@ -24,18 +25,6 @@ MODERN = {
     "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
     "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
 }
-
-
-class Person:
-    """Answers what it is asked, always the same way."""
-
-    def __init__(self, action: Any = "accept", **content: Any) -> None:
-        self._answer = ElicitResult(action=action, content=content or None)
-        self.asked: list[str] = []
-
-    async def __call__(self, context: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:
-        self.asked.append(params.message)
-        return self._answer
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from k8e.mcp import gates, person
 from k8e.mcp.calls import ToolCall
 from k8e.model import Gates as ServerGates
 from tests.support.door import OpenDoor, open_door
+from tests.support.mcp_calls import Person
 from tests.support.mcp_wire import agent, first_text
 
 pytestmark = pytest.mark.anyio
@@ -44,16 +45,6 @@ async def caller(door: OpenDoor) -> AsyncIterator[AsyncSandboxClient]:
 @pytest.fixture
 async def session_id(caller: AsyncSandboxClient) -> str:
     return await caller.create_session(gates=Gates(commands=("deploy",)))
-
-
-class Person:
-    def __init__(self, action: Any = "accept", **content: Any) -> None:
-        self._answer = ElicitResult(action=action, content=content or None)
-        self.asked: list[str] = []
-
-    async def __call__(self, context: Any, params: ElicitRequestParams) -> ElicitResult | ErrorData:
-        self.asked.append(params.message)
-        return self._answer
 
 
 class Ear:

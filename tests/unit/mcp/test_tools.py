@@ -12,7 +12,6 @@ from mcp import Client, MCPError
 from mcp_types import (
     AudioContent,
     BlobResourceContents,
-    CallToolResult,
     EmbeddedResource,
     ImageContent,
     TextContent,
@@ -22,6 +21,7 @@ from mcp_types import (
 from k8e.mcp import files, resources
 from k8e.model import OwnerId, SessionId
 from tests.support.door import OpenDoor
+from tests.support.mcp_calls import called
 from tests.support.mcp_wire import agent, first_text
 
 pytestmark = pytest.mark.anyio
@@ -40,12 +40,6 @@ async def client(door: OpenDoor, request: pytest.FixtureRequest) -> AsyncIterato
 @pytest.fixture
 async def session_id(client: Client) -> str:
     return str((await fields(client, "sandbox_create_session"))["session_id"])
-
-
-async def called(client: Client, name: str, **arguments: Any) -> CallToolResult:
-    result = await client.call_tool(name, arguments)
-    assert isinstance(result, CallToolResult)
-    return result
 
 
 async def fields(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
