@@ -18,7 +18,7 @@ from mcp_types import CallToolResult, ImageContent, TextContent
 
 from k8e.client import AsyncSandboxClient
 from k8e.setup.provision import Provisioned
-from tests.support.mcp_calls import called, fields, until
+from tests.support.mcp_calls import called, fields, text, until
 from tests.support.mcp_wire import Wire, agent, first_text, wire
 from tests.support.servers import Server
 
@@ -271,3 +271,13 @@ async def test_answers_as_text_say_the_same_as_the_structure(mcp: Client) -> Non
     assert isinstance(result.content[0], TextContent)
     assert json.loads(result.content[0].text) == result.structured_content
     assert {"stdout": "out\n", "stderr": "err\n", "exit_code": 2}.items() <= dict(result.structured_content).items()
+
+
+async def test_a_program_has_the_length_that_its_description_says(mcp: Client) -> None:
+    tools = {tool.name: tool for tool in (await mcp.list_tools()).tools}
+    assert "up to 1 MiB" in tools["sandbox_run"].input_schema["properties"]["code"]["description"]
+    long = await fields(mcp, "sandbox_run", code="#" * 1_000_000 + "\nprint('ran')", language="python")
+    assert long["stdout"] == "ran\n"
+    longer = await called(mcp, "sandbox_run", code="#" * 1_100_000 + "\nprint('ran')", language="python")
+    assert longer.is_error
+    assert "write it to a file first" in text(longer)

@@ -119,7 +119,7 @@ ENTRIES: Mapping[str, Entry] = {
         "trying code, computing, and analysing data. Without session_id it uses a session of your own, where files in "
         "/workspace and installed packages stay for later calls. {network}",
         takes={
-            "code": text("The program's text, any length; it runs exactly as it is"),
+            "code": text("The program's text, up to 1 MiB; it runs exactly as it is"),
             "language": text(f"{LANGUAGES}; also py, python3, sh, js, javascript, typescript"),
             "timeout": seconds(30),
             "session_id": text("Run in this session instead of your own"),
