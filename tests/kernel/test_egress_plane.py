@@ -19,6 +19,7 @@ from k8e.egress.desk import Desk, Dial, Member
 from k8e.egress.sockets import reset
 from k8e.model import Grant
 from tests.support import egress_peer
+from tests.support.descriptors import descriptors, opened_and_kept
 from tests.support.egress_lab import OUTSIDE, PRIVATE, SERVER, TALKER, Guest, PlaneLab, policy
 from tests.support.egress_peer import GATEWAY, lookup
 from tests.support.hellos import client_hello
@@ -77,7 +78,7 @@ class Bulk:
 
 @pytest.fixture(scope="module")
 def lab(lend: Lend) -> Iterator[PlaneLab]:
-    before = _descriptors()
+    before = descriptors()
     made = PlaneLab(lend("plane"), broker=_broker)
     try:
         made.names.update({"one.test": (SERVER,), "two.test": (SERVER,), "talker.test": (TALKER,)})
@@ -87,7 +88,7 @@ def lab(lend: Lend) -> Iterator[PlaneLab]:
         yield made
     finally:
         made.close()
-    assert _descriptors() == before
+    assert opened_and_kept(before) == []
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +108,6 @@ def neighbour(lab: PlaneLab, request: pytest.FixtureRequest) -> Iterator[Guest]:
     made = lab.add(f"neighbour of {request.node.name}", policy("two.test", "two.test:7"))
     yield made
     lab.gone(made)
-
-
-def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def _address(guest: Guest, name: str) -> str:
@@ -549,8 +546,8 @@ def test_nothing_is_left_of_connections_that_ended_in_every_way(
     every_way()
     assert _eventually(lambda: lab.connections(guest) == 0)
     # The second time as many spare pipes are there as the first time needed.
-    before = _descriptors()
+    before = len(descriptors())
     for _ in range(3):
         every_way()
     assert _eventually(lambda: lab.connections(guest) == 0)
-    assert _eventually(lambda: _descriptors() <= before)
+    assert _eventually(lambda: len(descriptors()) <= before)

@@ -29,6 +29,7 @@ from k8e.wire import frames
 from k8e.wire.aio import Link
 from k8e.wire.items import Opened
 from k8e.wire.mux import Mux
+from tests.support.descriptors import descriptors, opened_and_kept
 
 pytestmark = pytest.mark.anyio
 
@@ -210,11 +211,11 @@ async def test_descriptors_that_an_agent_sends_never_arrive(tmp_path: Path) -> N
         assert _received(impostor.path) == _GIVEN
         async with Tasks() as tasks:
             box = _box(impostor, tasks)
-            before = _descriptors()
+            before = descriptors()
             for _ in range(20):
                 assert (await _outcome(box, tasks)).exit_code == 3
             # One for the link itself; twenty answers carried seven each.
-            assert _descriptors() <= before + 4
+            assert opened_and_kept(before, allowed=4) == []
 
 
 async def test_an_agent_that_outstays_the_limit_loses_its_sandbox(
@@ -225,10 +226,6 @@ async def test_an_agent_that_outstays_the_limit_loses_its_sandbox(
         async with Tasks() as tasks:
             outcome = await _outcome(_box(impostor, tasks), tasks, timeout_s=0.1)
     assert outcome.reason is Reason.SANDBOX_LOST
-
-
-def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def _received(path: Path) -> int:

@@ -7,7 +7,6 @@ import contextlib
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
 import h11
 import pytest
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from k8e.egress import http
 from k8e.egress.http import NotHttp, Refused, Terms, judge, looks_like_http, serve
 from k8e.egress.turns import Turns
+from tests.support.descriptors import descriptors
 
 _PATIENCE_S = 10.0
 _TERMS = Terms(name="one.example", port=80, unspeakable=(b"k8e-placeholder-1",))
@@ -65,7 +65,7 @@ async def _stage(first: bytes, speak: Speak = _answering) -> AsyncIterator[tuple
     ours.setblocking(False)
     theirs.setblocking(False)
     heard: list[bytes] = []
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = descriptors()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -100,8 +100,9 @@ async def _stage(first: bytes, speak: Speak = _answering) -> AsyncIterator[tuple
         server.close()
         await server.wait_closed()
         async with asyncio.timeout(_PATIENCE_S):
-            while len(list(Path("/proc/self/fd").iterdir())) > before - 2:
+            while descriptors() - before:
                 await asyncio.sleep(0.01)
+        assert theirs.fileno() == -1
 
 
 class Ear:

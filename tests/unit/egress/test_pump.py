@@ -7,18 +7,14 @@ import contextlib
 import random
 import socket
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from k8e.egress.pump import Pair, Pump, SandboxLane
 from k8e.egress.sockets import reset
+from tests.support.descriptors import descriptors, opened_and_kept
 
 _PATIENCE_S = 20.0
-
-
-def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def _tcp_pair() -> tuple[socket.socket, socket.socket]:
@@ -46,11 +42,11 @@ class _Carried:
 
 @pytest.fixture
 async def pump() -> AsyncIterator[Pump]:
-    before = _descriptors()
+    before = descriptors()
     made = Pump()
     yield made
     made.close()
-    assert _descriptors() == before
+    assert opened_and_kept(before) == []
 
 
 async def _read_all(sock: socket.socket) -> bytes:
@@ -164,7 +160,7 @@ async def test_a_limited_lane_is_slower_than_an_unlimited_one_beside_it(pump: Pu
 
 
 async def test_hundreds_of_pairs_come_and_go_without_a_trace(pump: Pump) -> None:
-    before = _descriptors()
+    before = descriptors()
     lane = SandboxLane()
     for round_number in range(5):
         crowd = [_Carried(pump, lane) for _ in range(100)]
@@ -185,4 +181,4 @@ async def test_hundreds_of_pairs_come_and_go_without_a_trace(pump: Pump) -> None
             each.close()
         assert lane.pairs == 0, round_number
     # Spare pipes stay: a few, and only those.
-    assert _descriptors() - before <= 2 * 32
+    assert opened_and_kept(before, allowed=2 * 32) == []

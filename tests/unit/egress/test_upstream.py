@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from pathlib import Path
 
 import pytest
 
 from k8e.egress.upstream import Lookups, SystemResolver, Unreachable, connect
+from tests.support.descriptors import descriptors, opened_and_kept
 
 
 @pytest.fixture
@@ -52,12 +52,12 @@ async def test_an_address_that_is_refused_is_never_dialled(listener: socket.sock
 async def test_a_name_without_addresses_and_a_closed_port_are_unreachable(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     listener.close()
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = descriptors()
     with pytest.raises(Unreachable, match="no address"):
         await connect((), port, _anything)
     with pytest.raises(Unreachable, match="refused"):
         await connect(("127.0.0.1",), port, _anything)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert opened_and_kept(before) == []
 
 
 async def test_a_lookup_that_nobody_waits_for_keeps_its_place_until_it_is_answered() -> None:
