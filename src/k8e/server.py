@@ -15,7 +15,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -24,7 +24,7 @@ from k8e import __version__
 from k8e.agent import hook, libc
 from k8e.audit import Journal
 from k8e.doors import connect
-from k8e.doors.grpc import Address, Door, FrontSettings, serve
+from k8e.doors.grpc import Address, FrontSettings, Listening, listening, serve
 from k8e.doors.service import Edge, IdentityRpcs, McpRpcs, ServerFacts, Service
 from k8e.doors.service.auditing import Auditing
 from k8e.doors.service.errors import single
@@ -80,12 +80,16 @@ def run(settings: ServerSettings, *, environ: Mapping[str, str], report: Reporte
             registries = asking.submit(read_registries, environ)
             provisioned = ensure(Path(settings.tools_dir or settings.data_dir), report, env=environ)
         try:
-            asyncio.run(main(settings, provisioned, registries.result()))
+            # Before anything is made: a server that cannot be reached must not fill a pool first.
+            with reachable(settings) as places:
+                asyncio.run(main(settings, provisioned, registries.result(), places))
         except BaseExceptionGroup as error:
             raise single(error) from error
 
 
-async def main(settings: ServerSettings, provisioned: Provisioned, registries: Registries) -> None:
+async def main(
+    settings: ServerSettings, provisioned: Provisioned, registries: Registries, places: Sequence[Listening]
+) -> None:
     """The whole server, in the order in which it is built."""
     libc.take_short_turns()
     stop = Stop()
@@ -121,9 +125,17 @@ async def main(settings: ServerSettings, provisioned: Provisioned, registries: R
             edge = Edge(
                 service, keeper, steps=(*traces, metrics, rates, auditing), refusals=(metrics.refused, auditing.refused)
             )
+            serving = serve(
+                edge,
+                listening=places,
+                credentials=server_certificate(settings),
+                directory=settings.data_dir / "server" / "run",
+                settings=front_settings(),
+                undrained=stop.leave,
+            )
             async with (
                 mcp.open(edge) as agents,
-                listening(settings, edge, undrained=stop.leave) as door,
+                serving as door,
                 connect.serve(edge, path=settings.data_dir / "server" / "k8e.sock", undrained=stop.leave) as socket,
                 numbers(settings, metrics, engine) as page,
                 asyncio.TaskGroup() as group,
@@ -228,23 +240,15 @@ def published(path: Path, doors: Mapping[str, str]) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-@contextlib.asynccontextmanager
-async def listening(settings: ServerSettings, edge: Edge, *, undrained: Callable[[], None]) -> AsyncIterator[Door]:
-    """The gRPC door, or the reason why its address cannot be had."""
-    serving = serve(
-        edge,
-        addresses=[Address(host, port) for host, port in settings.addresses()],
-        credentials=server_certificate(settings),
-        directory=settings.data_dir / "server" / "run",
-        settings=front_settings(),
-        undrained=undrained,
-    )
-    async with contextlib.AsyncExitStack() as stack:
+@contextlib.contextmanager
+def reachable(settings: ServerSettings) -> Iterator[tuple[Listening, ...]]:
+    """The addresses of the gRPC door, held from now on. Raises: Conflict with the one that cannot be had, and why."""
+    with contextlib.ExitStack() as stack:
         try:
-            door = await stack.enter_async_context(serving)
+            places = stack.enter_context(listening(Address(host, port) for host, port in settings.addresses()))
         except OSError as error:
             raise Conflict(error.strerror or str(error)) from error
-        yield door
+        yield places
 
 
 def front_settings() -> FrontSettings:

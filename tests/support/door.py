@@ -20,7 +20,7 @@ from pathlib import Path
 
 from k8e.client.discovery import Target
 from k8e.doors.connect import serve as serve_connect
-from k8e.doors.grpc import Address, Door, FrontSettings, serve
+from k8e.doors.grpc import Address, Door, FrontSettings, listening, serve
 from k8e.doors.service import Edge, IdentityRpcs, McpRpcs, ServerFacts, Service
 from k8e.doors.service.edge import Step
 from k8e.doors.service.presence import IN_PERSON, Presence
@@ -77,7 +77,7 @@ async def open_door(
     now = datetime.datetime.now(datetime.UTC)
     credentials = ensure_server_certificate(tls, names=NAMES, now=now)
     office = Office.open(root / "server", clock=clock)
-    with contextlib.closing(SocketTable()) as sockets:
+    with contextlib.closing(SocketTable()) as sockets, listening([Address(host, 0)]) as places:
         keeper = office.doorkeeper(sockets=sockets if loopback else None, operator=os.geteuid())
         async with asyncio.TaskGroup() as group:
             engine = FakeEngine(root / "engine", group)
@@ -93,7 +93,7 @@ async def open_door(
             edge = Edge(service, keeper, steps=steps)
             serving = serve(
                 edge,
-                addresses=[Address(host, 0)],
+                listening=places,
                 credentials=credentials,
                 directory=root / "server" / "run",
                 settings=settings,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["Address", "listening_sockets", "plain"]
+__all__ = ["Address", "Listening", "listening", "listening_sockets", "plain"]
 
 BACKLOG = 1024
 WILDCARD_V6 = "::"
@@ -24,6 +26,35 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """An address that is ours: callers who come before anybody accepts them wait in the kernel's queue."""
+
+    address: Address
+    """With its real port."""
+    sockets: tuple[socket.socket, ...]
+
+    def close(self) -> None:
+        """From now on callers are refused; twice is as good as once."""
+        for each in self.sockets:
+            each.close()
+
+
+@contextlib.contextmanager
+def listening(addresses: Iterable[Address]) -> Iterator[tuple[Listening, ...]]:
+    """All of these addresses until the block ends. Raises: OSError, saying which cannot be had."""
+    with contextlib.ExitStack() as stack:
+        taken = []
+        for each in addresses:
+            try:
+                opened = listening_sockets(each)
+            except OSError as error:
+                raise OSError(error.errno, f"cannot listen on {each}; is something else there? ({error})") from error
+            one = Listening(Address(each.host, opened[0].getsockname()[1]), tuple(opened))
+            taken.append(stack.enter_context(contextlib.closing(one)))
+        yield tuple(taken)
 
 
 def listening_sockets(address: Address) -> list[socket.socket]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpc import aio
 
-from k8e.doors.grpc.address import Address, listening_sockets
+from k8e.doors.grpc.address import Address, Listening
 from k8e.doors.grpc.front import Credentials, Front, FrontSettings
 from k8e.doors.grpc.handlers import handlers
 from k8e.doors.grpc.lobby import Lobby
@@ -45,20 +43,18 @@ class Door:
 async def serve(
     edge: Edge,
     *,
-    addresses: Sequence[Address],
+    listening: Sequence[Listening],
     credentials: Credentials,
     directory: Path,
     settings: FrontSettings = FRONT,
     undrained: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Door]:
-    """Serve until the block ends; `directory` is private to the door.
+    """Serve at these until the block ends, which closes them; `directory` is private to the door.
 
     At the end running calls get a while to finish; then `undrained` may leave without cancelling them, because
-    cancelling a call stops its command. Raises: OSError naming an address that is taken.
+    cancelling a call stops its command.
     """
-    with contextlib.ExitStack() as stack:
-        lobby = stack.enter_context(Lobby.open(directory))
-        listeners = [stack.enter_context(listening(address)) for address in addresses]
+    with Lobby.open(directory) as lobby:
         server = aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((handlers(edge, lobby),))
         health = add_tooling(server, edge, lobby)
@@ -67,35 +63,19 @@ async def serve(
         try:
             async with asyncio.TaskGroup() as group:
                 front = Front(lobby, credentials, group, settings)
-                front.accept(itertools.chain.from_iterable(listeners))
+                front.accept(itertools.chain.from_iterable(each.sockets for each in listening))
                 await health.serving()
                 try:
-                    yield Door(tuple(map(bound, addresses, listeners)), front.renew)
+                    yield Door(tuple(each.address for each in listening), front.renew)
                 finally:
                     front.close()
                     await health.stopping()
                     await drained(server, undrained)
                     front.cut()
         finally:
+            for each in listening:
+                each.close()
             await server.stop(None)
-
-
-@contextlib.contextmanager
-def listening(address: Address) -> Iterator[list[socket.socket]]:
-    """The sockets of one address. Raises: OSError, saying which."""
-    try:
-        opened = listening_sockets(address)
-    except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {address}; is something else there? ({error})") from error
-    try:
-        yield opened
-    finally:
-        for each in opened:
-            each.close()
-
-
-def bound(address: Address, opened: Sequence[socket.socket]) -> Address:
-    return Address(address.host, opened[0].getsockname()[1])
 
 
 async def drained(server: aio.Server, undrained: Callable[[], None]) -> None:
