@@ -69,7 +69,7 @@ def test_the_agents_zip_has_the_agent_and_the_wire_but_no_engine(built: Bundle) 
         capture_output=True,
         text=True,
         check=True,
-        timeout=10,
+        timeout=60,
     ).stdout
     assert "k8e/wire/frames.pyc" in listing
     assert "k8e/agent/__init__.pyc" in listing
@@ -83,7 +83,7 @@ def _run_inside(built: Bundle, root: Path, *arguments: str, env: Mapping[str, st
     inside.mkdir()
     script = 'mount --bind "$1" "$2" && shift 2 && exec chroot "$@"'
     argv = ["unshare", "--mount", "sh", "-c", script, "sh", str(built.path), str(inside), str(root), *arguments]
-    return subprocess.run(argv, env=dict(env), capture_output=True, text=True, check=False, timeout=20)
+    return subprocess.run(argv, env=dict(env), capture_output=True, text=True, check=False, timeout=60)
 
 
 @needs_root
