@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 SOURCE = Path(k8e.__file__).parent.parent
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 _PYTHON = "/usr/bin/python3"
 
 _SETUP = """

@@ -34,6 +34,7 @@ __all__ = ["Clock", "OpenDoor", "open_door", "server_process"]
 
 NAMES = ("localhost", "127.0.0.1", "::1")
 FRONT = FrontSettings()
+PATIENCE_S = 60.0
 
 
 @dataclass(slots=True)
@@ -141,7 +142,7 @@ def server_process(root: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield process
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
         process.stdout.close()
 
 

@@ -22,7 +22,7 @@ _PIECE = bytes(1 << 20)
 _kept: list[socket.socket] = []
 
 
-def lookup(name: str, kind: str = "A", *, timeout_s: float = 5.0) -> dns.message.Message:
+def lookup(name: str, kind: str = "A", *, timeout_s: float = 30.0) -> dns.message.Message:
     """Ask the resolver, from wherever this thread is."""
     query = dns.message.make_query(name, kind)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:

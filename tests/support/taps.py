@@ -18,7 +18,7 @@ _EVERYTHING = 0x0003
 _SO_ATTACH_FILTER = 26
 _SO_RCVBUFFORCE = 33
 _BUFFER = 8 << 20
-_PATIENCE_S = 10.0
+_PATIENCE_S = 30.0
 _LOAD_BYTE, _EQUALS, _RETURN = 0x30, 0x15, 0x06
 _PROTOCOL_AT = 9
 """In an IPv4 header, which comes first in these packets."""

@@ -18,7 +18,7 @@ __all__ = ["Trace", "collect", "nft_tables"]
 
 CGROUPS = Path("/sys/fs/cgroup")
 GROUP_ROOT = "k8e"
-NFT_TIMEOUT_S = 10.0
+NFT_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, order=True)

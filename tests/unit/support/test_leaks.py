@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.leaks import Ledger
 
+PATIENCE_S = 60.0
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount and to make control groups")
 
 
@@ -49,11 +50,11 @@ def test_the_directory_of_a_sandbox_is_seen(ledger: Ledger, data_dir: Path) -> N
 
 @needs_root
 def test_a_mount_is_seen(ledger: Ledger, data_dir: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "k8e-test", str(data_dir)], check=True, timeout=5)
+    subprocess.run(["mount", "-t", "tmpfs", "k8e-test", str(data_dir)], check=True, timeout=PATIENCE_S)
     try:
         assert "mount" in _kinds(ledger)
     finally:
-        subprocess.run(["umount", str(data_dir)], check=True, timeout=5)
+        subprocess.run(["umount", str(data_dir)], check=True, timeout=PATIENCE_S)
     assert "mount" not in _kinds(ledger)
 
 
