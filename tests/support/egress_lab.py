@@ -27,6 +27,7 @@ from k8e.egress.plane import Plane
 from k8e.egress.router import Router
 from k8e.model import Decision, EgressMode, EgressPolicy, Grant, SandboxId
 from k8e.policy.entries import parse
+from tests.support.wires import until_up
 
 __all__ = ["DIRECT", "OUTSIDE", "PRIVATE", "SERVER", "TALKER", "Guest", "LabMember", "PlaneLab", "policy"]
 
@@ -119,6 +120,7 @@ class PlaneLab:
     def add(self, name: str, rules: EgressPolicy, *, is_direct: bool = False) -> Guest:
         index = _FIRST_INDEX + len(self.guests)
         guest = Guest(LabMember(SandboxId(name), rules), self._router.slot(index))
+        until_up(guest.slot)
         self.call(lambda: self.guests.__setitem__(guest.slot.address, guest))
         if is_direct:
             guest.do(

@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -21,13 +22,14 @@ from k8e.egress.links import Slot
 from k8e.egress.router import Listeners, Router
 from k8e.egress.ruleset import GATEWAY
 
-__all__ = ["Wire", "arrives", "checksum", "guarded", "ipv4", "ipv6_udp", "plain", "udp"]
+__all__ = ["Wire", "arrives", "checksum", "guarded", "ipv4", "ipv6_udp", "plain", "udp", "until_up"]
 
 T = TypeVar("T")
 
 _SILENCE_S = 0.4
 """How long nothing must arrive to count as dropped; the control shows what arrives takes far less."""
-_PATIENCE_S = 10.0
+_PATIENCE_S = 30.0
+_PAUSE_S = 0.01
 
 
 @dataclass(slots=True)
@@ -114,8 +116,19 @@ def _wired(hub: int, stack: ExitStack, listeners: Listeners | None) -> Iterator[
     for index in (5, 6):
         slots.append(links.make(index, hub))
         stack.callback(slots[-1].close)
+        until_up(slots[-1])
     with ExitStack() as sockets:
         yield Wire(hub=hub, slot=slots[0], neighbour=slots[1], listeners=listeners, stack=sockets)
+
+
+def until_up(slot: Slot) -> None:
+    """The kernel opens the end that was set up first a moment after the other; what is sent before that is dropped."""
+    argv = ["ip", "-o", "link", "show", "eth0"]
+    deadline = time.monotonic() + _PATIENCE_S
+    while " state UP " not in netns.inside(slot.namespace, lambda: subprocess.check_output(argv, text=True)):
+        if time.monotonic() > deadline:
+            raise TimeoutError("the link does not come up")
+        time.sleep(_PAUSE_S)
 
 
 def arrives(listener: socket.socket, *, expected: bool = False) -> bytes | None:
