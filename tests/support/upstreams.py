@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import socket
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from k8e.egress import netns
 from k8e.egress.links import ip_batch
@@ -75,29 +78,36 @@ def _guarded(connection: socket.socket, converse: Callable[[socket.socket], None
         converse(connection)
 
 
-def _free_network() -> int:
-    """One that no other run of tests on this machine has just now: the kernel would take both, and mix them up."""
-    told = subprocess.run(["ip", "-o", "-4", "address"], check=True, capture_output=True, text=True).stdout
-    return secrets.choice([first for first in range(0, 256, 4) if f" 198.51.100.{first + 1}/" not in told])
+@contextmanager
+def _free_network() -> Iterator[int]:
+    """One that no other run of tests on this machine has: the kernel would take both, and mix them up.
+
+    It is to be taken before the block ends: until then nobody else looks which are free.
+    """
+    with (Path(tempfile.gettempdir()) / "k8e-test-networks.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        told = subprocess.run(["ip", "-o", "-4", "address"], check=True, capture_output=True, text=True).stdout
+        yield secrets.choice([first for first in range(0, 256, 4) if f" 198.51.100.{first + 1}/" not in told])
 
 
 @contextmanager
 def upstream() -> Iterator[Upstream]:
     """Needs root; the link is removed with it."""
-    name, first = f"kt{os.getpid():x}-{secrets.token_hex(2)}", _free_network()
-    host, far = f"198.51.100.{first + 1}", f"198.51.100.{first + 2}"
+    name = f"kt{os.getpid():x}-{secrets.token_hex(2)}"
     home = f"/proc/{os.getpid()}/ns/net"
-    namespace = netns.make(
-        lambda: ip_batch(
-            f"link set lo up\n"
-            f"link add eth0 type veth peer name {name} netns {home}\n"
-            f"address add {far}/30 dev eth0\n"
-            f"link set eth0 up\n"
-            f"route add default via {host}\n"
-        )
-    )
     try:
-        ip_batch(f"address add {host}/30 dev {name}\nlink set {name} up\n")
+        with _free_network() as first:
+            host, far = f"198.51.100.{first + 1}", f"198.51.100.{first + 2}"
+            namespace = netns.make(
+                lambda: ip_batch(
+                    f"link set lo up\n"
+                    f"link add eth0 type veth peer name {name} netns {home}\n"
+                    f"address add {far}/30 dev eth0\n"
+                    f"link set eth0 up\n"
+                    f"route add default via {host}\n"
+                )
+            )
+            ip_batch(f"address add {host}/30 dev {name}\nlink set {name} up\n")
         server = Upstream(namespace, far)
         try:
             yield server
