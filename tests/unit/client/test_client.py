@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import assert_type
@@ -33,6 +34,8 @@ from k8e.client import (
 )
 from k8e.client.discovery import Target
 from k8e.client.sync import Blocking, Iterating, Making
+
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -131,8 +134,9 @@ def test_standard_input_of_any_size_and_content_arrives(client: SandboxClient, s
 
 
 def test_exec_stream_yields_text_as_it_comes(client: SandboxClient, sid: str) -> None:
-    chunks = client.exec_stream(sid, "echo one; read x < /dev/null; sleep 0.1; echo two >&2")
+    chunks = client.exec_stream(sid, "echo one; until [ -e heard ]; do sleep 0.01; done; echo two >&2")
     assert next(chunks) == "one\n"
+    client.write_file(sid, "heard", "")
     assert "".join(chunks) == "two\n"
 
 
@@ -148,12 +152,10 @@ def test_exec_output_keeps_the_streams_apart_and_ends_with_the_exit(client: Sand
 
 def test_leaving_a_stream_early_stops_the_command(client: SandboxClient, sid: str, tmp_path: Path) -> None:
     pid = int(next(client.exec_stream(sid, "echo $$; exec sleep 60")))
-    deadline = threading.Event()
-    for _ in range(500):
-        if not Path(f"/proc/{pid}").exists():
-            break
-        deadline.wait(0.01)
-    assert not Path(f"/proc/{pid}").exists()
+    deadline = time.monotonic() + PATIENCE_S
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_stream_left_half_read_ends_with_its_client(target: Target) -> None:
@@ -280,7 +282,7 @@ def test_bad_arguments_and_missing_parts_have_their_own_errors(client: SandboxCl
 
 
 async def paused(calls: AsyncSandboxClient) -> None:
-    await calls._call(calls._stub.PauseSession, pb.PauseSessionRequest(session_id="s"), timeout_s=5)
+    await calls._call(calls._stub.PauseSession, pb.PauseSessionRequest(session_id="s"), timeout_s=PATIENCE_S)
 
 
 def test_an_unreachable_server_says_what_was_tried_and_what_to_do() -> None:

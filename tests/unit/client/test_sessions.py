@@ -70,7 +70,7 @@ def test_children_share_the_workspace(session: Session) -> None:
 
 
 def test_a_background_run_is_waited_for_polled_and_killed(session: Session) -> None:
-    done = session.background("print(6 * 7)", "python").wait(30)
+    done = session.background("print(6 * 7)", "python").wait(60)
     assert (done.status, done.stdout, done.exit_code) == ("completed", "42\n", 0)
     run = session.start("echo begun; exec sleep 60")
     items = run.output()
@@ -81,7 +81,7 @@ def test_a_background_run_is_waited_for_polled_and_killed(session: Session) -> N
     run.kill()
     end = next(items)
     assert isinstance(end, Exit)
-    assert run.wait(30).signal == 9
+    assert run.wait(60).signal == 9
     assert {each.run_id for each in session.runs()} >= {run.run_id}
 
 
@@ -150,7 +150,7 @@ async def test_the_async_objects_do_the_same(target: Target) -> None:
         await session.files.write("f", "text")
         assert await session.files.read("f") == "text"
         run = await session.background("echo hi")
-        assert (await run.wait(30)).stdout == "hi\n"
+        assert (await run.wait(60)).stdout == "hi\n"
         async with await session.process("cat") as process:
             await process.stdin.write("x")
             await process.stdin.close()
