@@ -21,7 +21,7 @@ from tests.support.door import OpenDoor, open_door
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from tests.support.mcp_wire import agent, first_text
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ from tests.support.mcp_wire import Wire, wire
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

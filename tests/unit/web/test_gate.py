@@ -24,6 +24,7 @@ from tests.support.door import OpenDoor, open_door
 
 pytestmark = pytest.mark.anyio
 
+PATIENCE_S = 60.0
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -54,7 +55,7 @@ async def url(door: OpenDoor) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(timeout=10, trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as http:
         yield http
 
 
@@ -250,7 +251,10 @@ async def test_the_older_form_gives_signs_of_life(http: httpx.AsyncClient, door:
         assert await anext(heard) == (": ping", "")
 
 
-async def test_a_door_that_closes_ends_its_streams_in_order(http: httpx.AsyncClient, door: OpenDoor) -> None:
+async def test_a_door_that_closes_ends_its_streams_in_order(
+    http: httpx.AsyncClient, door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8e.web.serving.DRAIN_S", PATIENCE_S)
     async with contextlib.AsyncExitStack() as kept:
         async with agents_door(door.target) as url:
             heard = await kept.enter_async_context(stream(http, f"{url}/mcp", {}))
@@ -277,7 +281,7 @@ async def test_what_a_client_made_ends_when_its_stream_has_been_gone_for_long(
             answer = await http.post(f"{url}/mcp", json=CREATE, headers={"mcp-session-id": token})
             session_id = answer.json()["result"]["structuredContent"]["session_id"]
             assert session_id in await listed(door)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while session_id in await listed(door):
                 await asyncio.sleep(0.02)
         assert (await http.post(f"{url}/mcp", json=PING, headers={"mcp-session-id": token})).status_code == 404
@@ -295,12 +299,12 @@ async def test_a_head_has_a_bounded_size_and_time(url: str, monkeypatch: pytest.
     host, port = url.split("/")[2].split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * (HEAD_BYTES + 1))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert await reached_end(reader) == b""
     writer.close()
     monkeypatch.setattr("k8e.web.connections.HEAD_S", 0.05)
     reader, writer = await asyncio.open_connection(host, int(port))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert await reached_end(reader) == b""
     writer.close()
 
@@ -338,7 +342,7 @@ async def test_bodies_that_come_in_have_a_bounded_size_together(
     padded = {**PING, "params": {"_meta": {"x": "x" * 500}}}
 
     async def until(status: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while (await http.post(url, json=padded)).status_code != status:
                 await asyncio.sleep(0.02)
 
@@ -358,7 +362,7 @@ async def test_a_body_has_a_bounded_time(url: str, monkeypatch: pytest.MonkeyPat
     reader, writer = await asyncio.open_connection(host, int(port))
     kind = b"content-type: application/json\r\ncontent-length: 100\r\n"
     writer.write(b"POST /mcp HTTP/1.1\r\nhost: localhost\r\n" + kind + b"\r\n{")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await reader.readline()).startswith(b"HTTP/1.1 408")
     writer.close()
 
