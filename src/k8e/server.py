@@ -65,6 +65,7 @@ DESCRIPTORS_EACH = 8
 """Of those that we may open, a connection of the gRPC door takes two; the rest is for sandboxes."""
 LOCK_TRIES = 20
 LOCK_PAUSE_S = 0.01
+LOCK_SHARED_S = 30.0
 STOP_BOUND_S = 60
 """Sessions live on without us, so a stop that takes longer is simply cut off."""
 
@@ -218,11 +219,20 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def is_taken(file: IO[str]) -> bool:
-    """Whether the lock is ours now. Whoever asks if a server runs holds it for an instant; a server keeps it."""
-    for _ in range(LOCK_TRIES):
+    """Whether the lock is ours now. A server has it alone, and keeps it.
+
+    Whoever asks if a server runs shares it for an instant, which on a busy machine may be long: that is waited out.
+    """
+    tries, end = 0, time.monotonic() + LOCK_SHARED_S
+    while tries < LOCK_TRIES and time.monotonic() < end:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_UN)
+        except BlockingIOError:
+            tries += 1
         time.sleep(LOCK_PAUSE_S)
     return False
 

@@ -619,6 +619,42 @@ async def test_a_run_survives_the_death_of_the_server(
         server.destroy()
 
 
+async def test_cancelling_after_the_death_of_the_server_still_kills_the_command(
+    host: Provisioned, lend: Lend, free_tcp_port: int, context: str
+) -> None:
+    server = Server(
+        lend("a2a"), "--pool-min", "0", "--default-runtime", "container", listen=f"127.0.0.1:{free_tcp_port}"
+    )
+    server.start()
+    try:
+        with running(server.environ) as agent:
+            async with peer(agent.url) as caller:
+                told, deaths, command = (
+                    Told(),
+                    0,
+                    "echo begun; until [ -e go ]; do sleep 0.05; done; echo after; sleep 600",
+                )
+                async for event in caller.send_message(ask(data({"command": command}), context=context)):
+                    told.hear(event)
+                    if told.text() == "begun\n" and not deaths:
+                        deaths += 1
+                        server.kill()
+                        server.start()
+                        assert await stdout(caller, "touch go; echo on", context) == "on\n"
+                    if told.text() == "begun\nafter\n":  # so it was taken up again
+                        canceled = await caller.cancel_task(CancelTaskRequest(id=told.task_id))
+                        assert canceled.status.state == CANCELED
+                        break
+        async with AsyncSandboxClient(target=server.target()) as sdk:
+
+            async def is_quiet() -> bool:
+                return "sleep" not in {each.comm for each in await sdk.processes(session_id_of(context))}
+
+            await until(is_quiet)
+    finally:
+        server.destroy()
+
+
 @pytest.mark.parametrize(("decision", "state", "printed"), [(True, COMPLETED, "deploy\n"), (False, FAILED, "")])
 async def test_a_run_that_waits_for_a_person_says_so_and_goes_on_with_the_answer(
     host: Provisioned, lend: Lend, context: str, decision: bool, state: TaskState, printed: str

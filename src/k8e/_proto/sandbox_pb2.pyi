@@ -424,16 +424,18 @@ class ExecOutput(_message.Message):
     def __init__(self, started: _Optional[_Union[ExecStarted, _Mapping]] = ..., chunk: _Optional[_Union[OutputChunk, _Mapping]] = ..., exit: _Optional[_Union[ExecExit, _Mapping]] = ...) -> None: ...
 
 class AttachExecRequest(_message.Message):
-    __slots__ = ("session_id", "exec_id", "stdout_offset", "stderr_offset")
+    __slots__ = ("session_id", "exec_id", "stdout_offset", "stderr_offset", "stop")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EXEC_ID_FIELD_NUMBER: _ClassVar[int]
     STDOUT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     STDERR_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     exec_id: str
     stdout_offset: int
     stderr_offset: int
-    def __init__(self, session_id: _Optional[str] = ..., exec_id: _Optional[str] = ..., stdout_offset: _Optional[int] = ..., stderr_offset: _Optional[int] = ...) -> None: ...
+    stop: bool
+    def __init__(self, session_id: _Optional[str] = ..., exec_id: _Optional[str] = ..., stdout_offset: _Optional[int] = ..., stderr_offset: _Optional[int] = ..., stop: _Optional[bool] = ...) -> None: ...
 
 class AttachRunRequest(_message.Message):
     __slots__ = ("run_id", "stdout_offset", "stderr_offset")

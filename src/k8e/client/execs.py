@@ -77,11 +77,11 @@ class ExecCalls(Resuming):
             yield item
 
     async def attach_exec(
-        self, session_id: str, exec_id: str, *, stdout_offset: int = 0, stderr_offset: int = 0
+        self, session_id: str, exec_id: str, *, stdout_offset: int = 0, stderr_offset: int = 0, stop: bool = False
     ) -> AsyncIterator[Chunk | Exit]:
-        """A foreground command's output from the given offsets on; leaving the loop does not stop the command."""
+        """A foreground command's output from the given offsets on; leaving the loop stops it only with `stop`."""
         request = pb.AttachExecRequest(
-            session_id=session_id, exec_id=exec_id, stdout_offset=stdout_offset, stderr_offset=stderr_offset
+            session_id=session_id, exec_id=exec_id, stdout_offset=stdout_offset, stderr_offset=stderr_offset, stop=stop
         )
         async for message in self._each(self._stub.AttachExec(request)):
             yield output_item(message)
@@ -99,7 +99,10 @@ class ExecCalls(Resuming):
             return
 
         def again(stdout_offset: int, stderr_offset: int) -> AsyncIterator[Chunk | Exit]:
-            return self.attach_exec(request.session_id, name, stdout_offset=stdout_offset, stderr_offset=stderr_offset)
+            # Still ours: whoever leaves the loop now stops the command, as before the connection was lost.
+            return self.attach_exec(
+                request.session_id, name, stdout_offset=stdout_offset, stderr_offset=stderr_offset, stop=True
+            )
 
         async for item in self._resumed(first, again):
             yield item

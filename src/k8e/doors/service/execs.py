@@ -82,7 +82,7 @@ class ExecRpcs:
         try:
             await write_output(call, stream)
         finally:
-            await stream.close(kill=False)
+            await stream.close(kill=request.stop)
 
 
 async def feed(stream: ExecStream, inputs: AsyncIterator[pb.ExecInput], *, stdin: bool) -> None:

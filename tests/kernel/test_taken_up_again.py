@@ -1,0 +1,79 @@
+"""A command whose output was taken up again after the server's death: who leaves it may end it, and need not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from k8e.client import SandboxClient
+from k8e.client.values import Chunk
+from k8e.setup.provision import Provisioned
+from tests.support.servers import Server
+
+_PATIENCE_S = 60.0
+_COMMAND = "echo first; until [ -e go ]; do sleep 0.05; done; echo second; exec sleep 600"
+
+
+@pytest.fixture
+def mortal(data_dir: Path, host: Provisioned, free_tcp_port: int) -> Iterator[Server]:
+    # At one address, as an operator's is: the client finds the next server where the last one was.
+    server = Server(data_dir, "--pool-min", "0", listen=f"127.0.0.1:{free_tcp_port}")
+    server.start()
+    yield server
+    server.destroy()
+
+
+def _sleeps(client: SandboxClient, session_id: str) -> bool:
+    return "sleep" in {process.comm for process in client.processes(session_id)}
+
+
+def test_leaving_the_loop_ends_the_command_also_after_a_death(mortal: Server) -> None:
+    with SandboxClient(target=mortal.target()) as client:
+        session_id = client.create_session(runtime_class="container")
+        output = client.exec_output(session_id, _COMMAND)
+        assert isinstance(output, Generator)
+        first = next(output)
+        assert isinstance(first, Chunk)
+        assert first.data == b"first\n"
+        mortal.kill()
+        mortal.start()
+        client.write_file(session_id, "/workspace/go", "")
+        second = next(output)
+        assert isinstance(second, Chunk)
+        assert second.data == b"second\n"
+        assert _sleeps(client, session_id)
+        output.close()
+        deadline = time.monotonic() + _PATIENCE_S
+        while _sleeps(client, session_id):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_who_only_looks_on_leaves_the_command_alone_unless_told_otherwise(mortal: Server, stop: bool) -> None:
+    with SandboxClient(target=mortal.target()) as client:
+        session_id = client.create_session(runtime_class="container")
+        begun = client.exec_output(session_id, _COMMAND, exec_id="mine")
+        next(begun)
+        mortal.kill()
+        mortal.start()
+        watching = client.attach_exec(session_id, "mine", stop=stop)
+        assert isinstance(watching, Generator)
+        next(watching)
+        watching.close()
+        if stop:
+            deadline = time.monotonic() + _PATIENCE_S
+            while _sleeps(client, session_id):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        else:
+            client.write_file(session_id, "/workspace/go", "")
+            seen = b""
+            for item in client.attach_exec(session_id, "mine"):
+                assert isinstance(item, Chunk)
+                seen += item.data
+                if seen == b"first\nsecond\n":
+                    break
