@@ -20,6 +20,7 @@ from k8e.agent import hook
 from k8e.wire.aio import Data, Event, Link, Stream
 
 __all__ = [
+    "TIMEOUT_S",
     "AgentRoot",
     "Finished",
     "agent_root",

@@ -12,6 +12,7 @@ from tests.support.agents import execute, follow
 
 pytestmark = pytest.mark.anyio
 
+PATIENCE_S = 60.0
 ODD_NAMES = [
     "plain",
     "with space",
@@ -158,7 +159,7 @@ async def test_a_root_confines(link: Link, path: str, is_inside: bool) -> None:
 
 
 async def next_change(stream: Stream, kind: str, path: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             item = await stream.receive()
             assert not isinstance(item, Data)

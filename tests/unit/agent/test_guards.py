@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 
 import pytest
@@ -140,19 +141,18 @@ async def test_a_tree_that_is_moved_to_where_the_gate_would_be_is_a_change_of_it
 @pytest.mark.parametrize("link_to", ["deploy/live/app", "deploy/live"])
 async def test_a_move_from_another_mount_goes_through_no_link(link: Link, link_to: str) -> None:
     """Between mounts it is a copy, and a copy by path would be written where a link leads."""
-    await execute(link, shell=f"{ROOM}; echo evil > /dev/shm/k8e-x; ln -s {link_to} way")
+    outside = f"/dev/shm/k8e-{uuid.uuid4().hex}"  # the host's own, so another run of the tests is there as well
+    await execute(link, shell=f"{ROOM}; echo evil > {outside}; ln -s {link_to} way")
     try:
         before = await content(link)
-        await called(link, "file.move", {"source": "/dev/shm/k8e-x", "target": "way"})
+        await called(link, "file.move", {"source": outside, "target": "way"})
         assert await content(link) == before
-        left = await execute(
-            link, shell="test ! -L way && test ! -e /dev/shm/k8e-x && cat way; ls -A | grep -c k8e-tmp"
-        )
+        left = await execute(link, shell=f"test ! -L way && test ! -e {outside} && cat way; ls -A | grep -c k8e-tmp")
         assert left.stdout == b"evil\n0\n"
         with pytest.raises(RemoteError, match="only a file"):
-            await called(link, "file.move", {"source": "other", "target": "/dev/shm/k8e-x"})
+            await called(link, "file.move", {"source": "other", "target": outside})
     finally:
-        await execute(link, shell="rm -rf /dev/shm/k8e-x")
+        await execute(link, shell=f"rm -rf {outside}")
 
 
 async def test_a_directory_that_is_there_needs_no_approval(link: Link) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from k8e.wire.aio import Link
 from tests.contract.programs import PROGRAMS, RESET, Program, Result, differences, plain_argv
-from tests.support.agents import Finished, execute
+from tests.support.agents import TIMEOUT_S, Finished, execute
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -22,14 +22,14 @@ def result_of(done: Finished) -> Result:
 async def test_no_program_can_tell_how_its_interpreter_was_started(link: Link) -> None:
     async def run(program: Program) -> Result:
         await execute(link, shell=f"{RESET}; {program.setup or 'true'}")
-        await link.call("ready")
+        await link.call("ready", timeout_s=TIMEOUT_S)
         return result_of(await execute(link, language="python", code=program.code, env=dict(program.env)))
 
     async def plain(program: Program) -> Result:
         argv = list(plain_argv(program, uuid.uuid4().hex))
         return result_of(await execute(link, argv=argv, env=dict(program.env)))
 
-    await link.call("ready")
+    await link.call("ready", timeout_s=TIMEOUT_S)
     assert len(PROGRAMS) >= 200
     assert await differences(PROGRAMS, run, plain) == []
 
@@ -47,7 +47,7 @@ async def test_the_comparison_is_with_a_parked_interpreter(
     link: Link, code: str, env: dict[str, str], is_parked: bool
 ) -> None:
     """The control: the one stated difference, a padded command line, shows which way a program went."""
-    await link.call("ready")
+    await link.call("ready", timeout_s=TIMEOUT_S)
     done = await execute(link, language="python", code=code, env=env)
     assert (int(done.stdout) > 4096) is is_parked
 

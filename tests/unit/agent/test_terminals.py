@@ -11,6 +11,7 @@ from tests.support.agents import execute, follow, request
 
 pytestmark = pytest.mark.anyio
 
+PATIENCE_S = 60.0
 SIZE = {"rows": 30, "cols": 100}
 
 
@@ -21,7 +22,7 @@ def _bash(text: str) -> list[str]:
 
 async def until(stream: Stream, word: bytes) -> bytes:
     seen = b""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while word not in seen:
             item = await stream.receive()
             assert item is not None, seen
