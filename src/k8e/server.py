@@ -66,6 +66,7 @@ DESCRIPTORS_EACH = 8
 LOCK_TRIES = 20
 LOCK_PAUSE_S = 0.01
 LOCK_SHARED_S = 30.0
+"""How long those who only ask are waited for; longer than a busy machine keeps one of them from going on."""
 STOP_BOUND_S = 60
 """Sessions live on without us, so a stop that takes longer is simply cut off."""
 

@@ -62,6 +62,6 @@ class FakeApprovals:
             self._decided.notify_all()
         return decided
 
-    def list_approvals(self, owner: OwnerId, all: bool = False) -> list[Approval]:
-        mine = in_order(each for each in self._approvals.values() if each.owner == owner)
+    def list_approvals(self, owner: OwnerId | None, all: bool = False) -> list[Approval]:
+        mine = in_order(each for each in self._approvals.values() if owner in {None, each.owner})
         return [each for each in mine if all or each.is_pending]

@@ -146,6 +146,7 @@ class FakeTranscript:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeWorkspace:
+    owner: OwnerId
     tenant: str
     disk_bytes: int
     last_used: float
@@ -592,9 +593,9 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
     async def events(self, owner: OwnerId, session_id: SessionId, *, limit: int) -> Sequence[str]:
         return self._session(owner, session_id).events[-limit:]
 
-    def list_workspaces(self, owner: OwnerId) -> Sequence[FakeWorkspace]:
-        tenants = {each.spec.tenant for each in self._sessions.values() if each.owner == owner and each.spec.tenant}
-        return [FakeWorkspace(tenant=name, disk_bytes=0, last_used=0) for name in sorted(tenants)]
+    def list_workspaces(self, owner: OwnerId | None) -> Sequence[FakeWorkspace]:
+        found = {(each.owner, each.spec.tenant) for each in self._sessions.values() if owner in {None, each.owner}}
+        return [FakeWorkspace(owner=who, tenant=name, disk_bytes=0, last_used=0) for who, name in sorted(found) if name]
 
     async def delete_workspace(self, owner: OwnerId, tenant: str, *, asked_by: str = "") -> None:
         raise NotFound("workspace", tenant)

@@ -13,6 +13,7 @@ __all__ = ["FakeSecrets"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeSecret:
+    owner: OwnerId
     name: str
     keys: tuple[str, ...]
     updated_at: float
@@ -27,11 +28,16 @@ class FakeSecrets:
             raise InvalidSpec("is empty", field="value")
         self._values[owner, name, key] = value
 
-    def list_secrets(self, owner: OwnerId) -> list[FakeSecret]:
-        mine = [(name, key) for who, name, key in self._values if who == owner]
+    def list_secrets(self, owner: OwnerId | None) -> list[FakeSecret]:
+        found = [each for each in self._values if owner in {None, each[0]}]
         return [
-            FakeSecret(name=name, keys=tuple(sorted(key for other, key in mine if other == name)), updated_at=1.5)
-            for name in sorted({name for name, _ in mine})
+            FakeSecret(
+                owner=who,
+                name=name,
+                keys=tuple(sorted(each[2] for each in found if each[:2] == (who, name))),
+                updated_at=1.5,
+            )
+            for who, name in sorted({each[:2] for each in found})
         ]
 
     async def delete_secret(self, owner: OwnerId, name: str, key: str = "") -> bool:

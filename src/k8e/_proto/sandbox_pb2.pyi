@@ -778,18 +778,22 @@ class FileChange(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., path: _Optional[str] = ..., path_bytes: _Optional[bytes] = ...) -> None: ...
 
 class ListWorkspacesRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("all_owners",)
+    ALL_OWNERS_FIELD_NUMBER: _ClassVar[int]
+    all_owners: bool
+    def __init__(self, all_owners: _Optional[bool] = ...) -> None: ...
 
 class Workspace(_message.Message):
-    __slots__ = ("tenant_id", "disk_bytes", "last_used")
+    __slots__ = ("tenant_id", "disk_bytes", "last_used", "owner")
     TENANT_ID_FIELD_NUMBER: _ClassVar[int]
     DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
     LAST_USED_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     tenant_id: str
     disk_bytes: int
     last_used: int
-    def __init__(self, tenant_id: _Optional[str] = ..., disk_bytes: _Optional[int] = ..., last_used: _Optional[int] = ...) -> None: ...
+    owner: str
+    def __init__(self, tenant_id: _Optional[str] = ..., disk_bytes: _Optional[int] = ..., last_used: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class ListWorkspacesResponse(_message.Message):
     __slots__ = ("workspaces",)
@@ -854,10 +858,12 @@ class ApproveActionResponse(_message.Message):
     def __init__(self, ok: _Optional[bool] = ...) -> None: ...
 
 class ListApprovalsRequest(_message.Message):
-    __slots__ = ("all",)
+    __slots__ = ("all", "all_owners")
     ALL_FIELD_NUMBER: _ClassVar[int]
+    ALL_OWNERS_FIELD_NUMBER: _ClassVar[int]
     all: bool
-    def __init__(self, all: _Optional[bool] = ...) -> None: ...
+    all_owners: bool
+    def __init__(self, all: _Optional[bool] = ..., all_owners: _Optional[bool] = ...) -> None: ...
 
 class Approval(_message.Message):
     __slots__ = ("approval_id", "session_id", "action", "status", "asked_by", "decided_by", "reason", "asked_at", "expires_at", "decided_at", "owner")
@@ -1329,18 +1335,22 @@ class SetSecretResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ListSecretsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("all_owners",)
+    ALL_OWNERS_FIELD_NUMBER: _ClassVar[int]
+    all_owners: bool
+    def __init__(self, all_owners: _Optional[bool] = ...) -> None: ...
 
 class SecretInfo(_message.Message):
-    __slots__ = ("name", "keys", "updated_at")
+    __slots__ = ("name", "keys", "updated_at", "owner")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     name: str
     keys: _containers.RepeatedScalarFieldContainer[str]
     updated_at: int
-    def __init__(self, name: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., updated_at: _Optional[int] = ...) -> None: ...
+    owner: str
+    def __init__(self, name: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., updated_at: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class ListSecretsResponse(_message.Message):
     __slots__ = ("secrets",)

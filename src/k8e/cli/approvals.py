@@ -97,11 +97,11 @@ def own_question(approval_id: str, calls: Calls) -> Answer | None:
 
 
 def list_approvals(args: argparse.Namespace, calls: Calls) -> int:
-    found = calls.unary("ListApprovals", {"all": args.all}).each("approvals")
+    found = calls.unary("ListApprovals", {"all": args.all, "all_owners": args.all_owners}).each("approvals")
     texts = ("approval_id", "session_id", "action", "status", "asked_by", "decided_by", "reason", "owner")
     times = ("asked_at", "expires_at", "decided_at")
     rows: list[dict[str, object]] = [
         {**{name: each.text(name) for name in texts}, **{name: each.number(name) for name in times}} for each in found
     ]
-    print_rows(args, "approvals", rows, COLUMNS)
+    print_rows(args, "approvals", rows, (*COLUMNS, "owner") if args.all_owners else COLUMNS)
     return 0

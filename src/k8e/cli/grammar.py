@@ -149,6 +149,7 @@ def fill_secret(secret: Parser) -> None:
     keep.add_argument("--from-file", metavar="FILE", help="the file's exact bytes")
     keep.set_defaults(handler="secrets:set_secret", has_ok=True)
     listing = actions.add_parser("list", help="list names and keys; values are never shown", is_json=True)
+    listing.add_argument("--all-owners", action="store_true", help="everybody's; only for administrators")
     listing.set_defaults(handler="secrets:list_secrets")
     delete = actions.add_parser("delete", help="forget one key, or all of a secret", is_json=True)
     delete.add_argument("name", metavar="NAME[:KEY]")

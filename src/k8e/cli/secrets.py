@@ -40,8 +40,13 @@ def value(args: argparse.Namespace) -> bytes:
 
 def list_secrets(args: argparse.Namespace, calls: Calls) -> int:
     rows: list[dict[str, object]] = [
-        {"name": each.text("name"), "keys": each.texts("keys"), "updated_at": each.number("updated_at")}
-        for each in calls.unary("ListSecrets", {}).each("secrets")
+        {
+            "name": each.text("name"),
+            "keys": each.texts("keys"),
+            "updated_at": each.number("updated_at"),
+            **({"owner": each.text("owner")} if args.all_owners else {}),
+        }
+        for each in calls.unary("ListSecrets", {"all_owners": args.all_owners}).each("secrets")
     ]
     print_rows(args, "secrets", rows)
     return 0

@@ -142,12 +142,13 @@ def show_status(args: argparse.Namespace, calls: Calls) -> int:
 
 
 def list_workspaces(args: argparse.Namespace, calls: Calls) -> int:
-    found = calls.unary("ListWorkspaces", {}).each("workspaces")
+    found = calls.unary("ListWorkspaces", {"all_owners": args.all_owners}).each("workspaces")
     rows: list[dict[str, object]] = [
         {
             "tenant_id": each.text("tenant_id"),
             "disk_bytes": each.number("disk_bytes"),
             "last_used": each.number("last_used"),
+            **({"owner": each.text("owner")} if args.all_owners else {}),
         }
         for each in found
     ]

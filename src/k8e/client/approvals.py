@@ -42,9 +42,10 @@ class ApprovalCalls(Transport):
         request = pb.ApproveActionRequest(approval_id=approval_id, approved=approved, reason=reason, presence=presence)
         await self._call(self._stub.ApproveAction, request, timeout_s=QUICK_S)
 
-    async def approvals(self, *, all: bool = False) -> list[Approval]:
-        """What waits for a decision; with `all` also what was decided or has expired."""
-        answer = await self._call(self._stub.ListApprovals, pb.ListApprovalsRequest(all=all), timeout_s=QUICK_S)
+    async def approvals(self, *, all: bool = False, all_owners: bool = False) -> list[Approval]:
+        """What waits for a decision; with `all` also what was decided or has expired; of every owner for administrators."""
+        request = pb.ListApprovalsRequest(all=all, all_owners=all_owners)
+        answer = await self._call(self._stub.ListApprovals, request, timeout_s=QUICK_S)
         return [
             Approval(
                 approval_id=each.approval_id,

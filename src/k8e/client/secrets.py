@@ -18,11 +18,13 @@ class SecretCalls(Transport):
         request = pb.SetSecretRequest(name=name, key=key, value=raw)
         await self._call(self._stub.SetSecret, request, timeout_s=QUICK_S)
 
-    async def secrets(self) -> list[SecretInfo]:
-        """Your secrets by name; no call returns a value."""
-        answer = await self._call(self._stub.ListSecrets, pb.ListSecretsRequest(), timeout_s=QUICK_S)
+    async def secrets(self, *, all_owners: bool = False) -> list[SecretInfo]:
+        """Your secrets by name, or every owner's for administrators; no call returns a value."""
+        request = pb.ListSecretsRequest(all_owners=all_owners)
+        answer = await self._call(self._stub.ListSecrets, request, timeout_s=QUICK_S)
         return [
-            SecretInfo(name=each.name, keys=tuple(each.keys), updated_at=each.updated_at) for each in answer.secrets
+            SecretInfo(name=each.name, keys=tuple(each.keys), updated_at=each.updated_at, owner=each.owner)
+            for each in answer.secrets
         ]
 
     async def delete_secret(self, name: str, key: str = "") -> bool:

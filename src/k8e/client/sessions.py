@@ -103,11 +103,14 @@ class SessionCalls(Transport):
         request = pb.GetEventsRequest(session_id=session_id, limit=limit)
         return list((await self._call(self._stub.GetEvents, request, timeout_s=QUICK_S)).events)
 
-    async def workspaces(self) -> list[WorkspaceInfo]:
-        """The workspaces that outlive their sessions."""
-        answer = await self._call(self._stub.ListWorkspaces, pb.ListWorkspacesRequest(), timeout_s=QUICK_S)
+    async def workspaces(self, *, all_owners: bool = False) -> list[WorkspaceInfo]:
+        """The workspaces that outlive their sessions; of every owner only for administrators."""
+        request = pb.ListWorkspacesRequest(all_owners=all_owners)
+        answer = await self._call(self._stub.ListWorkspaces, request, timeout_s=QUICK_S)
         return [
-            WorkspaceInfo(tenant_id=each.tenant_id, disk_bytes=each.disk_bytes, last_used=each.last_used)
+            WorkspaceInfo(
+                tenant_id=each.tenant_id, disk_bytes=each.disk_bytes, last_used=each.last_used, owner=each.owner
+            )
             for each in answer.workspaces
         ]
 

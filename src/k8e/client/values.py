@@ -162,6 +162,7 @@ class SecretInfo:
     name: str
     keys: tuple[str, ...]
     updated_at: int
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +281,7 @@ class WorkspaceInfo:
     tenant_id: str
     disk_bytes: int
     last_used: int
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,10 +119,11 @@ class Approvals:
             raise NotFound("approval", approval_id)
         return found.at(self._clock())
 
-    def of(self, owner: OwnerId, *, finished: bool) -> list[Approval]:
-        """Questions of an owner: those that wait, oldest first, and where wanted the `finished` ones, newest first."""
-        mine = in_order(each.at(self._clock()) for each in self._by_owner.get(owner, {}).values())
-        return [each for each in mine if finished or each.is_pending]
+    def of(self, owner: OwnerId | None, *, finished: bool) -> list[Approval]:
+        """An owner's questions, or everybody's: those that wait, oldest first, then the `finished`, newest first."""
+        asked = self._by_owner.values() if owner is None else [self._by_owner.get(owner, {})]
+        found = in_order(each.at(self._clock()) for own in asked for each in own.values())
+        return [each for each in found if finished or each.is_pending]
 
     async def ask(
         self,

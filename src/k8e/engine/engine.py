@@ -403,7 +403,7 @@ class Engine:
         session = self._sessions.find(owner, session_id)
         return await self._events.read(owner, session.session_id, min(limit or _DEFAULT_EVENTS, _MAX_EVENTS))
 
-    def list_workspaces(self, owner: OwnerId) -> list[WorkspaceView]:
+    def list_workspaces(self, owner: OwnerId | None) -> list[WorkspaceView]:
         return self._workspaces.list(owner)
 
     async def delete_workspace(self, owner: OwnerId, tenant: str, *, asked_by: str = "") -> None:
@@ -421,7 +421,7 @@ class Engine:
         self._events.add(owner, "", "secret.set", name=name, key=key)
         await self._sessions.renew_secrets(owner, name)
 
-    def list_secrets(self, owner: OwnerId) -> list[SecretView]:
+    def list_secrets(self, owner: OwnerId | None) -> list[SecretView]:
         return self._secrets.list(owner)
 
     async def delete_secret(self, owner: OwnerId, name: str, key: str = "") -> bool:
@@ -472,7 +472,7 @@ class Engine:
             )
         return decided
 
-    def list_approvals(self, owner: OwnerId, all: bool = False) -> list[Approval]:
+    def list_approvals(self, owner: OwnerId | None, all: bool = False) -> list[Approval]:
         return self._approvals.of(owner, finished=all)
 
     def status(self) -> EngineStatus:

@@ -7,6 +7,7 @@ by one. Values leave through `environment` and `value` alone; no view, event, lo
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import time
@@ -47,6 +48,7 @@ class Sealer(Protocol):
 class SecretView:
     """What may be shown of a secret: that it is there."""
 
+    owner: OwnerId
     name: str
     keys: tuple[str, ...]
     updated_at: float
@@ -77,16 +79,21 @@ class Secrets:
                 Change("INSERT OR REPLACE INTO secrets VALUES (?,?,?,?,?)", (owner, name, key, sealed, time.time()))
             )
 
-    def list(self, owner: OwnerId) -> list[SecretView]:
-        rows = self._store.rows("SELECT name, key, updated_at FROM secrets WHERE owner=? ORDER BY name, key", (owner,))
-        names = dict.fromkeys(row["name"] for row in rows)
+    def list(self, owner: OwnerId | None) -> list[SecretView]:
+        """An owner's, or everybody's."""
+        rows = self._store.rows(
+            "SELECT owner, name, key, updated_at FROM secrets WHERE owner=? OR ? IS NULL ORDER BY owner, name, key",
+            (owner, owner),
+        )
         return [
             SecretView(
+                owner=whose,
                 name=name,
-                keys=tuple(row["key"] for row in rows if row["name"] == name),
-                updated_at=max(row["updated_at"] for row in rows if row["name"] == name),
+                keys=tuple(row["key"] for row in of_one),
+                updated_at=max(row["updated_at"] for row in of_one),
             )
-            for name in names
+            for (whose, name), group in itertools.groupby(rows, key=lambda row: (OwnerId(row["owner"]), row["name"]))
+            for of_one in (list(group),)
         ]
 
     async def delete(self, owner: OwnerId, name: str, key: str = "") -> bool:

@@ -21,6 +21,7 @@ NO_GATES: Final = Gates()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceView:
+    owner: OwnerId
     tenant: str
     workspace: WorkspaceId
     disk_bytes: int
@@ -35,6 +36,7 @@ class Workspaces:
         self._substrate = substrate
         self._by_key: dict[tuple[OwnerId, str], WorkspaceView] = {
             (OwnerId(row["owner"]), row["tenant"]): WorkspaceView(
+                owner=OwnerId(row["owner"]),
                 tenant=row["tenant"],
                 workspace=WorkspaceId(row["id"]),
                 disk_bytes=row["disk_bytes"],
@@ -50,6 +52,7 @@ class Workspaces:
         """The pair's workspace; the first caller decides its size, every one may add gates."""
         known = self._by_key.get((owner, tenant))
         view = WorkspaceView(
+            owner=owner,
             tenant=tenant,
             workspace=known.workspace if known else WorkspaceId(new_id("ws")),
             disk_bytes=known.disk_bytes if known else disk_bytes,
@@ -75,8 +78,10 @@ class Workspaces:
         await self._substrate.create_workspace(view.workspace, view.disk_bytes)
         return view.workspace
 
-    def list(self, owner: OwnerId) -> list[WorkspaceView]:
-        return sorted((view for (who, _), view in self._by_key.items() if who == owner), key=lambda view: view.tenant)
+    def list(self, owner: OwnerId | None) -> list[WorkspaceView]:
+        """An owner's, or everybody's."""
+        found = (view for view in self._by_key.values() if owner in (None, view.owner))
+        return sorted(found, key=lambda view: (view.owner, view.tenant))
 
     def gates(self, owner: OwnerId, tenant: str) -> Gates:
         """What holds for the pair; nothing where there is none yet."""

@@ -1,12 +1,13 @@
-"""Lists of sessions: whose they are, who may see everybody's, and what they use."""
+"""Lists: whose things they show, who may see everybody's, and what sessions use."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import Message
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.service import Service
@@ -48,6 +49,36 @@ async def test_only_an_administrator_sees_everybodys(service: Service) -> None:
     for call in (ALICE, as_key("ci", owner="uid:1000"), as_key("phone", owner="uid:1000", role=Role.APPROVER)):
         with pytest.raises(Denied, match="only an administrator"):
             await _listed(service, call, all_owners=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "request_type", "things", "name"),
+    [
+        ("ListWorkspaces", pb.ListWorkspacesRequest, "workspaces", "tenant_id"),
+        ("ListSecrets", pb.ListSecretsRequest, "secrets", "name"),
+        ("ListApprovals", pb.ListApprovalsRequest, "approvals", "action"),
+    ],
+)
+async def test_so_it_is_with_everything_else_that_has_an_owner(
+    service: Service, method: str, request_type: Callable[..., Message], things: str, name: str
+) -> None:
+    for call in (BOB, ALICE):
+        label = f"by-{call.owner.removeprefix('uid:')}"
+        made = await service.answer("CreateSession", call, pb.CreateSessionRequest(tenant_id=label))
+        await service.answer("SetSecret", call, pb.SetSecretRequest(name=label, value=b"x"))
+        await service.answer("ConfirmAction", call, pb.ConfirmActionRequest(session_id=made.session_id, action=label))
+
+    async def listed(call: StraightCall, *, all_owners: bool = False) -> set[tuple[str, str]]:
+        answer = await service.answer(method, call, request_type(all_owners=all_owners))
+        return {(getattr(each, name), each.owner) for each in getattr(answer, things)}
+
+    of_alice, of_bob = ("by-1000", "uid:1000"), ("by-1001", "uid:1001")
+    assert await listed(ALICE) == {of_alice}
+    assert await listed(ADMIN) == set()
+    assert await listed(ADMIN, all_owners=True) == {of_alice, of_bob}
+    for call in (ALICE, as_key("ci", owner="uid:1000"), as_key("phone", owner="uid:1000", role=Role.APPROVER)):
+        with pytest.raises(Denied, match=f"only an administrator sees the {things} of every owner"):
+            await listed(call, all_owners=True)
 
 
 async def test_an_administrator_that_speaks_for_an_owner_sees_that_owners(service: Service) -> None:

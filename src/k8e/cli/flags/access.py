@@ -36,6 +36,7 @@ def fill_approve(approve: Parser) -> None:
 def fill_approvals(approvals: Parser) -> None:
     approvals.add_argument("action", nargs="?", choices=["list"], help="list them, which it does anyway")
     approvals.add_argument("--all", action="store_true", help="also those that are decided or expired")
+    approvals.add_argument("--all-owners", action="store_true", help="everybody's; only for administrators")
     add_output(approvals)
     approvals.set_defaults(handler="approvals:list_approvals")
 

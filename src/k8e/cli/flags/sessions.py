@@ -87,6 +87,7 @@ def fill_status(status: Parser) -> None:
 def fill_workspaces(workspaces: Parser) -> None:
     actions = workspaces.add_subparsers(metavar="list|delete", required=True, parser_class=Parser)
     listing = actions.add_parser("list", help="list them", is_json=True)
+    listing.add_argument("--all-owners", action="store_true", help="everybody's; only for administrators")
     add_output(listing)
     listing.set_defaults(handler="sessions:list_workspaces")
     delete = actions.add_parser("delete", help="delete one with all its files", is_json=True)

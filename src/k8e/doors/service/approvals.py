@@ -5,7 +5,7 @@ from __future__ import annotations
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import ApprovalView, Engine
 from k8e.doors.service import fields
-from k8e.doors.service.call import Call
+from k8e.doors.service.call import Call, whose
 from k8e.doors.service.presence import Presence
 from k8e.errors import Conflict, NotFound
 from k8e.model import ApprovalStatus
@@ -42,7 +42,7 @@ class ApprovalRpcs:
         return pb.ApproveActionResponse(ok=True)
 
     async def ListApprovals(self, call: Call, request: pb.ListApprovalsRequest) -> pb.ListApprovalsResponse:
-        found = self._engine.list_approvals(call.owner, request.all)
+        found = self._engine.list_approvals(whose(call, request, "approvals"), request.all)
         return pb.ListApprovalsResponse(approvals=[approval_message(each) for each in found])
 
 

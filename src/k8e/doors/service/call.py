@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from k8e.identity.callers import Caller
+from k8e.errors import Denied
+from k8e.identity.callers import Caller, Role
 from k8e.model import OwnerId
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["Call", "trailing"]
+__all__ = ["Call", "OfOwners", "trailing", "whose"]
 
 
 class Call(Protocol):
@@ -34,6 +35,22 @@ class Call(Protocol):
     def trail(self, **metadata: str | int | bool) -> None:
         """Add `k8e-…` entries to what follows the last message."""
         ...
+
+
+class OfOwners(Protocol):
+    """A request for a list that may be everybody's."""
+
+    @property
+    def all_owners(self) -> bool: ...
+
+
+def whose(call: Call, request: OfOwners, things: str) -> OwnerId | None:
+    """The owner that a list is about; None is everybody. Raises: Denied for that, except to administrators."""
+    if not request.all_owners:
+        return call.owner
+    if call.caller.role is not Role.ADMIN:
+        raise Denied(f"only an administrator sees the {things} of every owner")
+    return None
 
 
 def trailing(**metadata: str | int | bool) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine
 from k8e.doors.service import fields
-from k8e.doors.service.call import Call
+from k8e.doors.service.call import Call, whose
 from k8e.model import Brokered, SecretRef
 
 __all__ = ["SecretRpcs", "brokered", "brokered_messages", "secret_refs"]
@@ -27,8 +27,8 @@ class SecretRpcs:
 
     async def ListSecrets(self, call: Call, request: pb.ListSecretsRequest) -> pb.ListSecretsResponse:
         listed = [
-            pb.SecretInfo(name=each.name, keys=each.keys, updated_at=int(each.updated_at))
-            for each in self._engine.list_secrets(call.owner)
+            pb.SecretInfo(name=each.name, keys=each.keys, updated_at=int(each.updated_at), owner=each.owner)
+            for each in self._engine.list_secrets(whose(call, request, "secrets"))
         ]
         return pb.ListSecretsResponse(secrets=listed)
 

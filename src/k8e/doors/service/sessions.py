@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine, SessionView
 from k8e.doors.service import fields, secrets
-from k8e.doors.service.call import Call
-from k8e.errors import Denied, InvalidSpec, NotFound
-from k8e.identity.callers import Role
+from k8e.doors.service.call import Call, whose
+from k8e.errors import InvalidSpec, NotFound
 from k8e.model import Gates, Limits, SessionSpec, Usage
 
 __all__ = ["SessionRpcs", "session_message", "session_spec"]
@@ -57,10 +56,7 @@ class SessionRpcs:
 
     async def ListSessions(self, call: Call, request: pb.ListSessionsRequest) -> pb.ListSessionsResponse:
         phase = fields.word(request.phase, "phase", required=False) or "Active"
-        if request.all_owners and call.caller.role is not Role.ADMIN:
-            raise Denied("only an administrator sees the sessions of every owner")
-        owner = None if request.all_owners else call.owner
-        views = self._engine.list_sessions(owner, None if phase == "all" else phase)
+        views = self._engine.list_sessions(whose(call, request, "sessions"), None if phase == "all" else phase)
         messages = [session_message(view) for view in views]
         if request.with_usage:
             used = await self._engine.usage([(view.owner, view.session_id) for view in views])
@@ -117,9 +113,11 @@ class SessionRpcs:
         return pb.GetEventsResponse(events=events, truncated=len(events) == limit, returned=len(events))
 
     async def ListWorkspaces(self, call: Call, request: pb.ListWorkspacesRequest) -> pb.ListWorkspacesResponse:
-        found = self._engine.list_workspaces(call.owner)
+        found = self._engine.list_workspaces(whose(call, request, "workspaces"))
         listed = [
-            pb.Workspace(tenant_id=each.tenant, disk_bytes=each.disk_bytes, last_used=int(each.last_used))
+            pb.Workspace(
+                tenant_id=each.tenant, disk_bytes=each.disk_bytes, last_used=int(each.last_used), owner=each.owner
+            )
             for each in found
         ]
         return pb.ListWorkspacesResponse(workspaces=listed)
