@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from k8e.egress import http
 from k8e.egress.http import NotHttp, Refused, Terms, judge, looks_like_http, serve
+from k8e.egress.sockets import is_quiet
 from k8e.egress.turns import Turns
 from tests.support.descriptors import descriptors
 
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 _TERMS = Terms(name="one.example", port=80, unspeakable=(b"k8e-placeholder-1",))
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -30,7 +31,11 @@ class Stage:
         self.client = client
         self.heard = heard
         """One entry per connection."""
-        self.dialled = 0
+        self.dials: list[socket.socket] = []
+
+    @property
+    def dialled(self) -> int:
+        return len(self.dials)
 
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self.client, data)
@@ -79,9 +84,9 @@ async def _stage(first: bytes, speak: Speak = _answering) -> AsyncIterator[tuple
     stage = Stage(ours, heard)
 
     async def dial() -> socket.socket:
-        stage.dialled += 1
         sock = socket.socket()
         sock.setblocking(False)
+        stage.dials.append(sock)
         await asyncio.get_running_loop().sock_connect(sock, server.sockets[0].getsockname())
         return sock
 
@@ -246,7 +251,9 @@ async def test_a_server_that_closed_meanwhile_is_dialled_anew() -> None:
 
     async with _stage(b"GET /1 HTTP/1.1\r\nHost: one.example\r\n\r\n", once) as (stage, _):
         await stage.receive(b"ok")
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(_PATIENCE_S):
+            while is_quiet(stage.dials[0]):
+                await asyncio.sleep(0.01)
         await stage.send(b"GET /2 HTTP/1.1\r\nHost: one.example\r\n\r\n")
         assert await stage.receive(b"ok")
         assert stage.dialled == 2

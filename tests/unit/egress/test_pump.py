@@ -14,7 +14,7 @@ from k8e.egress.pump import Pair, Pump, SandboxLane
 from k8e.egress.sockets import reset
 from tests.support.descriptors import descriptors, opened_and_kept
 
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 
 
 def _tcp_pair() -> tuple[socket.socket, socket.socket]:
@@ -130,6 +130,7 @@ async def test_a_cut_resets_both_ends_before_it_returns(pump: Pump) -> None:
     pump.cut(carried.pair)
     assert carried.ended.is_set()
     for sock in (carried.client, carried.server):
+        sock.settimeout(_PATIENCE_S)  # for the kernel alone: the pump has no further turn
         with pytest.raises(ConnectionResetError):
             sock.recv(1)
     pump.cut(carried.pair)
@@ -138,7 +139,7 @@ async def test_a_cut_resets_both_ends_before_it_returns(pump: Pump) -> None:
 
 async def test_a_limited_lane_is_slower_than_an_unlimited_one_beside_it(pump: Pump) -> None:
     slow, quick = SandboxLane(), SandboxLane()
-    slow.set_rate(400_000)
+    slow.set_rate(40_000)  # so little that no machine is slow enough for it to catch up
     limited, free = _Carried(pump, slow), _Carried(pump, quick)
 
     async def fill(sock: socket.socket) -> None:

@@ -10,6 +10,8 @@ import pytest
 from k8e.egress.upstream import Lookups, SystemResolver, Unreachable, connect
 from tests.support.descriptors import descriptors, opened_and_kept
 
+_PATIENCE_S = 30.0
+
 
 @pytest.fixture
 def listener() -> socket.socket:
@@ -46,18 +48,20 @@ async def test_an_address_that_is_refused_is_never_dialled(listener: socket.sock
             listener.accept()
         sock, _ = await connect(("127.0.0.1",), port, _anything)
         with sock:
+            listener.settimeout(_PATIENCE_S)
             listener.accept()[0].close()
 
 
-async def test_a_name_without_addresses_and_a_closed_port_are_unreachable(listener: socket.socket) -> None:
-    port = listener.getsockname()[1]
-    listener.close()
-    before = descriptors()
-    with pytest.raises(Unreachable, match="no address"):
-        await connect((), port, _anything)
-    with pytest.raises(Unreachable, match="refused"):
-        await connect(("127.0.0.1",), port, _anything)
-    assert opened_and_kept(before) == []
+async def test_a_name_without_addresses_and_a_closed_port_are_unreachable() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # taken, so that nobody else comes to listen there
+        port = closed.getsockname()[1]
+        before = descriptors()
+        with pytest.raises(Unreachable, match="no address"):
+            await connect((), port, _anything)
+        with pytest.raises(Unreachable, match="refused"):
+            await connect(("127.0.0.1",), port, _anything)
+        assert opened_and_kept(before) == []
 
 
 async def test_a_lookup_that_nobody_waits_for_keeps_its_place_until_it_is_answered() -> None:
