@@ -16,6 +16,7 @@ from k8e.wire.aio import Link, LinkLost, RemoteError
 
 pytestmark = pytest.mark.anyio
 
+PATIENCE_S = 60.0
 _KILLED = {"pid": 7}
 _NOBODY = RemoteError("not_found", "there is no process to kill")
 
@@ -68,7 +69,7 @@ async def _fate(starving: _Starving) -> Death | None:
         box = Box(SandboxId("sb-x"), Template(), cast("Substrate", starving), tasks)
         box.died = lambda _box, death: deaths.append(death)
         await box.connect()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             await starving.idle.wait()
         await asyncio.sleep(0)
     return deaths[0] if deaths else None
