@@ -74,8 +74,12 @@ def _listen(path: Path) -> socket.socket:
 
 
 def _keeps_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """Whether what is written now will be read; what hung up is known by its end of file before anything else."""
-    return not reader.at_eof() and writer.transport.get_write_buffer_size() < _UNSENT_BYTES
+    """Whether what is written now will be read; what hung up is known by its end of file before anything else.
+
+    Whoever leaves something unread resets the connection instead, which is then closing and has no end of file.
+    """
+    is_there = not reader.at_eof() and not writer.is_closing()
+    return is_there and writer.transport.get_write_buffer_size() < _UNSENT_BYTES
 
 
 class Control:
