@@ -26,7 +26,7 @@ from tests.support.hellos import client_hello
 from tests.support.leaks import Lend
 
 _PEER = str(Path(egress_peer.__file__))
-_PATIENCE_S = 10.0
+_PATIENCE_S = 30.0
 _BULK, _OTHER_BULK = 9000, 9001
 
 
@@ -55,6 +55,14 @@ class Bulk:
 
     def download(self, guest: Guest, amount: int) -> float:
         return float(self._run(guest, "download", amount))
+
+    @contextlib.contextmanager
+    def downloading(self, guest: Guest, amount: int) -> Iterator[None]:
+        """A download that goes on inside the block, and is complete after it."""
+        process = self._lab.spawn(guest.slot.namespace, _PEER, "download", "one.test", str(_BULK), str(amount))
+        yield
+        output, _ = process.communicate(timeout=100)
+        assert float(output) > 0
 
     def pings(self, guest: Guest, times: int) -> int:
         return len(json.loads(self._run(guest, "ping", times)))
@@ -350,13 +358,15 @@ def test_a_silent_client_s_late_hello_is_still_judged(lab: PlaneLab, guest: Gues
 
 
 def test_a_hello_that_never_ends_is_cut(lab: PlaneLab, guest: Guest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "_FIRST_BYTES_S", 0.2)
     address = _address(guest, "one.test")
-    for first in (client_hello("one.test")[:-1], b"\x16"):
-        assert _refused(guest, address, 443, first)
-    assert [each for each in lab.told(guest, "denied", port=443) if "slow" in each.reason]
-    with _connect(guest, address, 443) as sock:
-        assert _is_cut(sock)
+    with monkeypatch.context() as hurried:
+        hurried.setattr(proxy, "_FIRST_BYTES_S", 0.2)
+        for first in (client_hello("one.test")[:-1], b"\x16"):
+            assert _refused(guest, address, 443, first)
+        assert [each for each in lab.told(guest, "denied", port=443) if "slow" in each.reason]
+        with _connect(guest, address, 443) as sock:
+            assert _is_cut(sock)
+    # The control, with all the time that a busy machine may need.
     with _connect(guest, address, 443) as sock:
         assert _echoes(sock, client_hello("one.test"))
 
@@ -488,9 +498,10 @@ def _refused_once(guest: Guest, address: str) -> bool:
 def test_a_sandbox_with_a_rate_takes_longer_than_one_without(lab: PlaneLab, bulk: Bulk) -> None:
     limited = lab.add("limited", policy("one.test:9000", bytes_per_s=4_000_000))
     free = lab.add("free", policy("one.test:9000"))
-    slow, quick = (bulk.download(each, 8_000_000) for each in (limited, free))
+    slow = bulk.download(limited, 8_000_000)
     assert slow < 8
-    assert quick > slow
+    # Its own speed is the machine's, which may be held up at any moment; the limit of the other is there every time.
+    assert _eventually(lambda: bulk.download(free, 8_000_000) > slow)
 
 
 def test_five_hundred_connections_are_open_at_once(lab: PlaneLab, bulk: Bulk) -> None:
@@ -503,10 +514,15 @@ def test_a_hundred_bulk_streams_do_not_take_the_neighbour_s_share(lab: PlaneLab,
     flooding, quiet = lab.add("flood", policy("one.test:9001")), lab.add("quiet", policy("one.test:9000"))
     with bulk.flood(flooding, "hoard", 100):
         assert _eventually(lambda: lab.carried(flooding) > 0)
-        before = lab.carried(flooding)
-        bulk.download(quiet, 1 << 29)
-        during = lab.carried(flooding) - before
-    assert 0 < during < 1 << 29
+        with bulk.downloading(quiet, 1 << 29):
+            # From the first byte to the last that was seen: before and after it the others may have everything.
+            assert _eventually(lambda: lab.carried(quiet) > 0)
+            begun = last = lab.carried_by(quiet, flooding)
+            while (now := lab.carried_by(quiet, flooding))[0]:
+                last = now
+                time.sleep(0.002)
+    mine, theirs = (after - before for before, after in zip(begun, last, strict=True))
+    assert 0 < theirs < mine
 
 
 @pytest.mark.slow
@@ -545,9 +561,9 @@ def test_nothing_is_left_of_connections_that_ended_in_every_way(
 
     every_way()
     assert _eventually(lambda: lab.connections(guest) == 0)
-    # The second time as many spare pipes are there as the first time needed.
-    before = len(descriptors())
+    before = descriptors()
     for _ in range(3):
         every_way()
     assert _eventually(lambda: lab.connections(guest) == 0)
-    assert _eventually(lambda: len(descriptors()) <= before)
+    # But for pipes that wait for the next connections: how many were needed at once is not the same every time.
+    assert _eventually(lambda: {number for number, _ in descriptors() - before} <= lab.spare_pipes())

@@ -149,15 +149,28 @@ class PlaneLab:
         known = self.call(lambda: self.plane._guests.known(guest.member))
         return 0 if known is None else self.call(lambda: len(known.connections))
 
+    def spare_pipes(self) -> set[int]:
+        """The descriptors of empty pipes that the plane keeps for the next connections."""
+
+        def find() -> set[int]:
+            assert self.plane._proxy is not None
+            return {end for pipe in self.plane._proxy._pump._pipes._spare for end in (pipe.out, pipe.into)}
+
+        return self.call(find)
+
     def carried(self, guest: Guest) -> int:
         """Bytes received by its open connections."""
+        return self.carried_by(guest)[0]
 
-        def count() -> int:
+    def carried_by(self, *guests: Guest) -> tuple[int, ...]:
+        """The same of each of them, at one moment."""
+
+        def count(guest: Guest) -> int:
             known = self.plane._guests.known(guest.member)
             pairs = [each.pair for each in known.connections] if known is not None else []
             return sum(pair.received for pair in pairs if pair is not None)
 
-        return self.call(count)
+        return self.call(lambda: tuple(map(count, guests)))
 
     def told(self, guest: Guest, verdict: str, **fields: object) -> list[Decision]:
         """What was told of a sandbox so far, of those decisions that have these fields."""

@@ -1,8 +1,8 @@
 """What a test can leave behind on this host, as plain text lines, cheap enough to collect around every test.
 
 A trace is ours when it names a directory below our root: mounts (of network namespaces, too), loop devices, processes
-(of the egress daemon, too), sockets and open files all do. The links of sandboxes go with the router's namespace. A cgroup names only its sandbox; the sandbox's mounts say below which directory it lives, and a group
-without any mount counts as ours.
+(of the egress daemon, too), sockets and open files all do. The links of sandboxes go with the router's namespace. A cgroup bears a mark,
+or the mounts of its sandbox say below which directory it lives; a group with neither counts as ours.
 """
 
 from __future__ import annotations
@@ -46,7 +46,15 @@ def _groups(points: list[str]) -> Iterator[Trace]:
     homes = {found[2]: found[1] for point in points if (found := re.match(r"(.*/sandboxes)/([^/]+)", point))}
     for root in (CGROUPS / GROUP_ROOT, *CGROUPS.glob(f"*/{GROUP_ROOT}")):
         for group in root.glob("*/"):
-            yield Trace("cgroup", str(group), homes.get(group.name, ""))
+            yield Trace("cgroup", str(group), _mark(group) or homes.get(group.name, ""))
+
+
+def _mark(group: Path) -> str:
+    """Which data directory's it is, as whoever made it has noted."""
+    try:
+        return os.fsdecode(os.getxattr(group, "trusted.k8e.owner"))
+    except OSError:
+        return ""  # not marked, or gone between the two looks
 
 
 def _loops(root: str) -> Iterator[Trace]:
