@@ -16,7 +16,7 @@ from k8e.setup.provision import Provisioned
 from tests.support.servers import Server
 
 SECRET = "s3cr3t-of-a-test"
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -34,6 +34,8 @@ def test_what_was_answered_is_recorded_and_survives_a_kill(mortal: Server) -> No
         with pytest.raises(SandboxError):
             client.destroy_session("not-mine")
         client.destroy_session(sid)
+    # A record is written a moment after its answer, and only what is written can survive.
+    _until_recorded(mortal, "DestroySession", "OK")
     mortal.kill()
     assert verify(mortal.data_dir).ok
     mortal.start()
@@ -55,11 +57,15 @@ def test_a_command_that_outlives_the_server_is_recorded_as_begun(mortal: Server)
     with SandboxClient(target=mortal.target()) as client, ThreadPoolExecutor(1) as elsewhere:
         sid = client.create_session(runtime_class="container")
         waiting = elsewhere.submit(client.exec, sid, "sleep 60", timeout=60)
-        deadline = time.monotonic() + _PATIENCE_S
-        while ("Exec", "BEGUN") not in [(each["rpc"], each["outcome"]) for each in records(mortal.data_dir)]:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        _until_recorded(mortal, "Exec", "BEGUN")
         mortal.kill()
         assert isinstance(waiting.exception(_PATIENCE_S), SandboxError)
     mortal.start()
     assert verify(mortal.data_dir).ok
+
+
+def _until_recorded(server: Server, rpc: str, outcome: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while (rpc, outcome) not in [(each["rpc"], each["outcome"]) for each in records(server.data_dir)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -49,7 +49,7 @@ def _policy(far: Upstream) -> EgressPolicy:
 def _echo(address: str, port: int) -> str:
     """A command that prints what the far end gives back."""
     code = (
-        f"import socket; c = socket.create_connection(('{address}', {port}), timeout=5); "
+        f"import socket; c = socket.create_connection(('{address}', {port}), timeout=20); "
         "c.sendall(b'hello'); print(c.recv(5).decode())"
     )
     return f'/.k8e/python/bin/python3 -c "{code}" 2>&1 || /usr/bin/python3 -c "{code}" 2>&1'

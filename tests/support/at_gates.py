@@ -22,7 +22,7 @@ PERSON = as_key("phone", owner=OWNER, role=Role.APPROVER)
 
 async def waiting(service: Service, *, but: tuple[str, ...] = ()) -> list[pb.Approval]:
     """The questions that wait, once there is one besides these."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             answer = await service.answer("ListApprovals", PERSON, pb.ListApprovalsRequest())
             if found := [each for each in answer.approvals if each.approval_id not in but]:

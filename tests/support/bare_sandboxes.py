@@ -23,6 +23,7 @@ from tests.support.leaks import Lend
 __all__ = ["Bare", "Boxes", "boxes", "standin_settings", "substrate"]
 
 _STANDIN = Path(__file__).with_name("standin_agent.py")
+_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +37,11 @@ class Bare:
 
     async def sh(self, text: str) -> str:
         """What the command printed on both streams."""
-        answer = await self.link.call("sh", {"text": text}, timeout_s=30)
+        answer = await self.link.call("sh", {"text": text}, timeout_s=_PATIENCE_S)
         return f"{answer['stdout']}{answer['stderr']}"
 
     async def code(self, text: str) -> int:
-        answer = await self.link.call("sh", {"text": text}, timeout_s=30)
+        answer = await self.link.call("sh", {"text": text}, timeout_s=_PATIENCE_S)
         return int(str(answer["code"]))
 
 
