@@ -255,7 +255,7 @@ def test_somebody_else_approves_and_the_asker_cannot(k8e: Run, environ: dict[str
         assert isinstance(waiting, list)
         assert [each["approval_id"] for each in waiting] == [approval_id]
         assert k8e("sandbox", "approve", approval_id, "--reason", "fine", **approver)[1]["ok"] is True
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=60)
     told = json.loads(out)
     assert (process.returncode, told["approved"], told["reason"]) == (0, True, "fine")
     assert k8e("sandbox", "run", "true", **approver)[1]["error"] == "not allowed"

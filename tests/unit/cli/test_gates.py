@@ -22,7 +22,7 @@ from k8e.client.errors import InvalidRequest, Unreachable
 from k8e.client.light.calls import Answer, Duplex, Request
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 TAKE_TERMINAL = (
     "import fcntl, os, sys, termios; fd = int(sys.argv[1]); fcntl.ioctl(fd, termios.TIOCSCTTY, 0); os.close(fd);"
     "os.execv(sys.argv[2], sys.argv[2:])"

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+PATIENCE_S = 60.0
 
 
 def told(done: subprocess.CompletedProcess[bytes]) -> dict[str, object]:
@@ -44,10 +46,12 @@ def test_run_prints_one_line_with_the_known_keys(k8e: Run) -> None:
 
 @pytest.mark.parametrize("raw", [[], ["--raw"]])
 @pytest.mark.parametrize(
-    ("code", "expected"), [("exit 7", 7), ("kill -9 $$", 137), ("sleep 60", 124)], ids=["exit", "signal", "time-out"]
+    ("code", "limit", "expected"),
+    [("exit 7", "60", 7), ("kill -9 $$", "60", 137), ("sleep 60", "0.5", 124)],
+    ids=["exit", "signal", "time-out"],
 )
-def test_run_exits_as_the_command_did(k8e: Run, raw: list[str], code: str, expected: int) -> None:
-    assert k8e("run", *raw, "--timeout", "0.5", code).returncode == expected
+def test_run_exits_as_the_command_did(k8e: Run, raw: list[str], code: str, limit: str, expected: int) -> None:
+    assert k8e("run", *raw, "--timeout", limit, code).returncode == expected
 
 
 def test_raw_output_goes_where_it_belongs(k8e: Run) -> None:
@@ -99,7 +103,9 @@ def test_a_background_run_is_polled_and_killed(k8e: Run) -> None:
     begun = told(k8e("run", "--background", "echo begun; exec sleep 60"))
     assert (list(begun), begun["status"]) == (["run_id", "status", "session_id"], "started")
     run_id = str(begun["run_id"])
-    polled = told(k8e("poll", run_id))
+    deadline = time.monotonic() + PATIENCE_S
+    while not (polled := told(k8e("poll", run_id)))["stdout"]:
+        assert time.monotonic() < deadline
     assert list(polled) == ["run_id", "status", "stdout", "stderr", "exit_code", "duration_ms", "truncated"]
     assert (polled["status"], polled["stdout"]) == ("running", "begun\n")
     assert told(k8e("kill-run", run_id))["ok"] is True
@@ -174,7 +180,7 @@ def test_an_interrupt_stops_the_command_inside(environ: dict[str, str], tmp_path
     with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         pid = int(fifo.read_text())  # blocks until the command is up
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=10)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     pidfd_gone = not Path(f"/proc/{pid}").exists() or _ended(pid)
     assert pidfd_gone
@@ -185,7 +191,7 @@ def _ended(pid: int) -> bool:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
-    ready, _, _ = select.select([descriptor], [], [], 5)
+    ready, _, _ = select.select([descriptor], [], [], PATIENCE_S)
     os.close(descriptor)
     return bool(ready)
 

@@ -95,7 +95,7 @@ def test_status_and_stop_of_a_running_server(tmp_path: Path) -> None:
         assert status["egress"]["denied"] == 2
         stopped = run("stop", "--data-dir", str(tmp_path))
         assert (stopped.returncode, json.loads(stopped.stdout)) == (0, {"ok": True})
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 @pytest.mark.anyio

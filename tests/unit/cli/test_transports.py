@@ -117,7 +117,7 @@ def test_leaving_a_stream_ends_the_command(calls: Calls, session_id: str, tmp_pa
     os.mkfifo(fifo)
     code = f"echo begun; trap '' HUP; exec 3>{fifo}; exec sleep 60"
     start = {"session_id": session_id, "code": encoded(code), "language": "bash"}
-    stream = calls.stream("ExecAttach", [{"start": start}], timeout_s=deadline(50))
+    stream = calls.stream("ExecAttach", [{"start": start}], timeout_s=deadline(100))
     while not next(stream).has("chunk"):
         pass
     held = os.open(fifo, os.O_RDONLY)
@@ -181,7 +181,7 @@ def test_an_interrupt_reaches_the_command_through_either(
     with subprocess.Popen(argv, env=chosen, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         held = os.open(fifo, os.O_RDONLY)  # blocks until the command is up
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     assert process.returncode == 130
     assert os.read(held, 1) == b""
     os.close(held)
