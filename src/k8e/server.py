@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from k8e import __version__
+from k8e import __version__, whole
 from k8e.agent import hook, libc
 from k8e.audit import Journal
 from k8e.doors import connect
@@ -241,10 +241,7 @@ def is_taken(file: IO[str]) -> bool:
 @contextlib.contextmanager
 def published(path: Path, doors: Mapping[str, str]) -> Iterator[None]:
     """Tell clients on this machine where we are, while we are there."""
-    temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps({"pid": os.getpid(), "doors": dict(doors)}) + "\n", encoding="utf-8")
-    temporary.chmod(0o644)
-    temporary.replace(path)
+    whole.replace(path, json.dumps({"pid": os.getpid(), "doors": dict(doors)}).encode() + b"\n", mode=0o644)
     try:
         yield
     finally:
@@ -317,10 +314,7 @@ def bundle_file(data_dir: Path, registries: Registries) -> Mapping[str, Path]:
     if registries.ca_bundle is None:
         return {}
     path = data_dir / "server" / "registries.crt"
-    temporary = path.with_suffix(".new")
-    temporary.write_bytes(registries.ca_bundle)
-    temporary.chmod(0o644)
-    temporary.replace(path)
+    whole.replace(path, registries.ca_bundle, mode=0o644)
     return {CA_BUNDLE_AT: path}
 
 

@@ -9,6 +9,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from k8e import whole
 from k8e.audit.chain import Broken, End, Head, check, head_text, read_head
 from k8e.errors import StoreFailed
 
@@ -52,7 +53,7 @@ class Trail:
         key = secrets.token_bytes(KEY_BYTES)
         self.write_head(Head(), key)
         self.key_path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.key_path, key)
+        whole.replace(self.key_path, key, mode=0o600, durable=True)
         return key
 
     def head(self, key: bytes) -> Head | None:
@@ -63,7 +64,7 @@ class Trail:
             return None
 
     def write_head(self, head: Head, key: bytes) -> None:
-        write_whole(self.head_path, head_text(head, key).encode())
+        whole.replace(self.head_path, head_text(head, key).encode(), mode=0o600, durable=True)
 
     def files(self) -> list[Path]:
         """Oldest first."""
@@ -87,24 +88,14 @@ class Trail:
     def tail(self, path: Path, key: bytes) -> Tail:
         """How a file ends."""
         data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
-        return Tail(_end_of(last, key), len(whole), len(data) - len(whole))
+        complete = data[: data.rfind(b"\n") + 1]
+        last = complete[complete.rfind(b"\n", 0, -1) + 1 :]
+        return Tail(_end_of(last, key), len(complete), len(data) - len(complete))
 
 
 def first_seq(path: Path) -> int:
     """The number of a file's first record."""
     return int(path.stem.rpartition("-")[2])
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """For its owner only, and on disk before it has its name."""
-    temporary = path.with_name(f"{path.name}.new")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _end_of(line: bytes, key: bytes) -> End | None:

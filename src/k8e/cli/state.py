@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from k8e import whole
 from k8e.client.errors import Conflict, InvalidRequest
 from k8e.client.light.profiles import home
 
@@ -89,9 +89,7 @@ class SharedSession:
         # What stands beside the accounts is for clients that know of none.
         last = {"session_id": list(newest.values())[-1], "phase": "active", "tenant_id": self.tenant}
         state = {**last, "created_at": now, "accounts": newest}
-        temporary = self.directory / f"state.{os.getpid()}.new"
-        temporary.write_text(json.dumps(state) + "\n", encoding="utf-8")
-        temporary.replace(self.directory / "state.json")
+        whole.replace(self.directory / "state.json", json.dumps(state).encode() + b"\n", mode=0o600)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

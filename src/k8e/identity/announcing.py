@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
-from k8e.identity import durable
+from k8e import whole
 
 __all__ = ["announce", "config_text"]
 
@@ -28,5 +28,5 @@ def announce(path: Path, ca: bytes, endpoint: str) -> bool:
             return False
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-    durable.replace(path, config_text(ca, endpoint).encode(), mode=0o644)
+    whole.replace(path, config_text(ca, endpoint).encode(), mode=0o644, durable=True)
     return True

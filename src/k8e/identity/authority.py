@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 
+from k8e import whole
 from k8e.errors import StoreFailed
-from k8e.identity import durable
 
 __all__ = ["AnyName", "Authority", "PublicKey", "general_name", "load_key", "write_key"]
 
@@ -113,7 +113,7 @@ def load_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     text = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
-    durable.replace(path, text, mode=0o600)
+    whole.replace(path, text, mode=0o600, durable=True)
 
 
 def _make(path: Path, key_path: Path, now: datetime.datetime) -> None:
@@ -124,7 +124,7 @@ def _make(path: Path, key_path: Path, now: datetime.datetime) -> None:
     builder = builder.add_extension(_ca_usage(), critical=True)
     builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     write_key(key_path, key)
-    durable.replace(path, builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM), mode=0o644)
+    whole.replace(path, builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM), mode=0o644, durable=True)
 
 
 def _load_certificate(path: Path) -> x509.Certificate:

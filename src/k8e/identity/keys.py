@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from k8e import whole
 from k8e.errors import Conflict, InvalidSpec, NotFound, StoreFailed
-from k8e.identity import durable
 from k8e.identity.callers import Caller, Role
 from k8e.model import OwnerId
 
@@ -114,7 +114,7 @@ class KeyRing:
         rows = [asdict(key) for key in keys.values()]
         text = json.dumps({"version": 1, "keys": rows}, indent=1)
         try:
-            durable.replace(self._path, text.encode() + b"\n", mode=0o600)
+            whole.replace(self._path, text.encode() + b"\n", mode=0o600, durable=True)
         except OSError as error:
             raise StoreFailed(f"cannot write {self._path}: {error}") from error
         self._by_id, self._by_digest = keys, {key.digest: key for key in keys.values()}

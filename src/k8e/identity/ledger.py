@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from k8e import whole
 from k8e.errors import StoreFailed
-from k8e.identity import durable
 
 __all__ = ["Issued", "Ledger"]
 
@@ -64,7 +64,7 @@ class Ledger:
     def _keep(self, issued: dict[str, Issued]) -> None:
         text = json.dumps({"version": 1, "issued": [asdict(each) for each in issued.values()]}, indent=1)
         try:
-            durable.replace(self._path, text.encode() + b"\n", mode=0o600)
+            whole.replace(self._path, text.encode() + b"\n", mode=0o600, durable=True)
         except OSError as error:
             raise StoreFailed(f"cannot write {self._path}: {error}") from error
         self._issued = issued

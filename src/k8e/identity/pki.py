@@ -19,8 +19,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from k8e import whole
 from k8e.errors import StoreFailed
-from k8e.identity import durable
 from k8e.identity.authority import AnyName, Authority, general_name, load_key, write_key
 
 __all__ = ["Authority", "ServerCertificate", "ensure_server_certificate", "host_names"]
@@ -88,7 +88,7 @@ def _issue(
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = authority.sign_server(key.public_key(), names=names, now=now, days=SERVER_DAYS)
     write_key(key_path, key)
-    durable.replace(certificate_path, certificate.public_bytes(Encoding.PEM), mode=0o644)
+    whole.replace(certificate_path, certificate.public_bytes(Encoding.PEM), mode=0o644, durable=True)
 
 
 def _still_good(

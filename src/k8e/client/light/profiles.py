@@ -6,11 +6,11 @@ Everything lies in `$K8E_SANDBOX_CERT_DIR` or `~/.k8e/sandbox`, where other clie
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from k8e import whole
 from k8e.client.errors import InvalidRequest
 
 __all__ = [
@@ -171,11 +171,6 @@ def _is_seen(path: Path) -> bool:
 
 
 def write(path: Path, content: bytes, mode: int) -> None:
-    """Write a file that nobody ever sees half, with its mode from the first byte on."""
+    """Write a file of the user's, with its directory."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    temporary.replace(path)
+    whole.replace(path, content, mode=mode)

@@ -1,0 +1,60 @@
+"""Files are replaced whole: readers, modes and failures."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from k8e import whole
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_readers_see_the_old_or_the_new(tmp_path: Path, durable: bool) -> None:
+    path, contents = tmp_path / "file", [bytes([letter]) * 1_000_000 for letter in b"ab"]
+    whole.replace(path, contents[0], mode=0o600, durable=durable)
+    seen, is_over = set(), threading.Event()
+
+    def read() -> None:
+        while not is_over.is_set():
+            seen.add(path.read_bytes())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for turn in range(50):
+        whole.replace(path, contents[turn % 2], mode=0o600, durable=durable)
+    is_over.set()
+    reader.join()
+    assert seen
+    assert seen <= set(contents)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o666])
+def test_the_mode_is_what_was_asked_for_whatever_the_mask(tmp_path: Path, mode: int) -> None:
+    before = os.umask(0o077)
+    try:
+        whole.replace(tmp_path / "file", b"x", mode=mode)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+
+
+def test_a_failure_leaves_the_old_content_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    whole.replace(path, b"old", mode=0o600)
+    with pytest.raises(TypeError):
+        whole.replace(path, "no bytes", mode=0o600)  # type: ignore[arg-type]
+    assert path.read_bytes() == b"old"
+    (tmp_path / "directory").mkdir()
+    with pytest.raises(IsADirectoryError):
+        whole.replace(tmp_path / "directory", b"new", mode=0o600)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["directory", "file"]
+
+
+def test_what_a_killed_process_left_is_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / f".file.{os.getpid()}.new").write_bytes(b"half")
+    whole.replace(tmp_path / "file", b"all", mode=0o600)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
