@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 from k8e.egress import netns
 from k8e.egress.links import set_kernel
 from k8e.egress.router import Router
-from k8e.egress.ruleset import GATEWAY
+from k8e.egress.ruleset import _CONNECTIONS_AT_ONCE, _CONNECTIONS_PER_S, GATEWAY
 from tests.support.wires import Wire, arrives, checksum, guarded, ipv4, ipv6_udp, plain, udp
 
 _ELSEWHERE = "203.0.113.9"
@@ -26,8 +27,11 @@ _ICMP = 1
 _GRE = 47
 _SO_RCVBUFFORCE = 33
 _FLOOD = 3000
+_STRAY = 10
+"""Packets that a limit may let pass beyond what it says, by the grain of its clock."""
 _TRIES = 8
-_PATIENCE_S = 5.0
+_SILENCE_S = 0.4
+_PATIENCE_S = 30.0
 
 
 @pytest.fixture(params=["router", "control"])
@@ -52,15 +56,24 @@ def _udp_at(wire: Wire, where: int, port: int, family: int = socket.AF_INET) -> 
     return listener
 
 
-def _accepts(listener: socket.socket) -> tuple[str, int, str] | None:
-    """Where the next connection wanted to go, and from where it came."""
-    listener.settimeout(0.4)
+def _accepts(listener: socket.socket, *, expected: bool = True) -> tuple[str, int, str] | None:
+    """Where the next connection wanted to go, and from where it came; one that is not expected is not waited for long."""
+    listener.settimeout(_PATIENCE_S if expected else _SILENCE_S)
     try:
         connection, peer = listener.accept()
     except TimeoutError:
         return None
     with connection:
         return (*connection.getsockname(), peer[0])
+
+
+def _eventually(is_so: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 # --- what does get through ---------------------------------------------------------------------------------------------
@@ -125,8 +138,12 @@ def test_other_protocols_are_dropped(wire: Wire) -> None:
 
 def test_no_link_has_an_ipv6_address(wire: Wire) -> None:
     name = f"v{wire.slot.index}"
-    shown = wire.ip("-6", "address", "show", "dev", name, at=wire.hub)
-    assert ("fe80" in shown) is _is_open(wire)
+
+    def has_one() -> bool:
+        return "fe80" in wire.ip("-6", "address", "show", "dev", name, at=wire.hub)
+
+    # The kernel gives the control its address when it has noticed that the link is up.
+    assert (_eventually(has_one) if _is_open(wire) else has_one()) is _is_open(wire)
     assert "inet6" not in wire.ip("address")
 
 
@@ -139,12 +156,15 @@ def test_ipv6_is_dropped_even_where_somebody_turned_it_on(wire: Wire) -> None:
     at_hub.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     at_hub.bind(("::", 53))
     # IPv6 takes a link for ready only when it has been told so, some time after it carries packets.
-    got = None
-    for _ in range(_TRIES):
+
+    def gets_there() -> bool:
         wire.send(ipv6_udp("fd00::2", "fd00::1", 53, b"hello"), ethertype=0x86DD)
-        if (got := arrives(at_hub)) is not None:
-            break
-    assert got == (b"hello" if _is_open(wire) else None)
+        return arrives(at_hub) == b"hello"
+
+    if _is_open(wire):
+        assert _eventually(gets_there)
+    else:
+        assert not any(gets_there() for _ in range(_TRIES))
 
 
 @pytest.mark.parametrize("source", ["100.64.0.6", "100.64.0.77", "127.0.0.1", GATEWAY, "8.8.8.8", "0.0.0.0"])
@@ -168,7 +188,7 @@ def test_a_connection_from_a_neighbours_address_is_dropped(wire: Wire) -> None:
     half_open.settimeout(0.4)
     with contextlib.suppress(TimeoutError, ConnectionError):
         half_open.connect((GATEWAY, 80))
-    assert _accepts(listener) is None
+    assert _accepts(listener, expected=False) is None
     own = wire.open(socket.AF_INET, socket.SOCK_STREAM)
     own.bind((wire.slot.address, 0))
     own.settimeout(_PATIENCE_S)
@@ -188,7 +208,7 @@ def _tcp_at(wire: Wire, where: int, port: int) -> socket.socket:
 def test_a_service_in_the_router_is_out_of_reach(wire: Wire) -> None:
     service = _tcp_at(wire, wire.hub, 8080)
     with wire.within(lambda: socket.create_connection((GATEWAY, 8080), timeout=_PATIENCE_S)):
-        assert (_accepts(service) is not None) is _is_open(wire)
+        assert (_accepts(service, expected=_is_open(wire)) is not None) is _is_open(wire)
 
 
 Probe = Callable[[Wire], None]
@@ -217,7 +237,7 @@ def test_a_neighbour_cannot_be_reached_by_datagrams(wire: Wire, probe: Probe) ->
 def test_a_neighbour_cannot_be_connected_to(wire: Wire) -> None:
     at_neighbour = _tcp_at(wire, wire.neighbour.namespace, 80)
     with wire.within(lambda: socket.create_connection((wire.neighbour.address, 80), timeout=_PATIENCE_S)):
-        assert (_accepts(at_neighbour) is not None) is _is_open(wire)
+        assert (_accepts(at_neighbour, expected=_is_open(wire)) is not None) is _is_open(wire)
 
 
 def test_a_neighbour_cannot_be_reached_over_a_broadcast(wire: Wire) -> None:
@@ -232,8 +252,12 @@ def test_foreign_hardware_addresses_do_not_fill_the_hosts_table(wire: Wire) -> N
         source = struct.pack("!I", 0x0A000001 + number)
         question = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + own + source + b"\0" * 6 + socket.inet_aton(GATEWAY)
         raw.send(b"\xff" * 6 + own + b"\x08\x06" + question)
-    known = wire.ip("neigh", at=wire.hub).splitlines()
-    assert (len([line for line in known if line.startswith("10.0.")]) > 100) is _is_open(wire)
+
+    def is_full() -> bool:
+        known = wire.ip("neigh", at=wire.hub).splitlines()
+        return len([line for line in known if line.startswith("10.0.")]) > 100
+
+    assert (_eventually(is_full) if _is_open(wire) else is_full()) is _is_open(wire)
 
 
 def test_a_flood_of_questions_is_cut_and_a_neighbours_are_not(router: Wire) -> None:
@@ -244,35 +268,60 @@ def test_a_flood_of_questions_is_cut_and_a_neighbours_are_not(router: Wire) -> N
     for _ in range(_FLOOD):
         flooding.sendto(b"flood", (GATEWAY, 53))
     router.open(socket.AF_INET, socket.SOCK_DGRAM, at=router.neighbour.namespace).sendto(b"mine", (GATEWAY, 53))
-    got = []
+    got: list[bytes] = []
+    while b"mine" not in got:
+        data = arrives(listener, expected=True)
+        assert data is not None, "the control: what is under the limit arrives"
+        got.append(data)
     while (data := arrives(listener)) is not None:
         got.append(data)
-    assert b"mine" in got, "the control: what is under the limit arrives"
     assert 0 < got.count(b"flood") < _FLOOD / 2
 
 
 def test_a_flood_of_connections_is_cut_and_a_neighbours_are_not(router: Wire) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        took_s, accepted = _flooded(router)
+        assert router.neighbour.address in accepted, "the control: what is under the limit arrives"
+        most = _CONNECTIONS_AT_ONCE + _CONNECTIONS_PER_S * took_s
+        assert 0 < accepted.count(router.slot.address) <= most + _STRAY
+        # On a machine that was held up meanwhile, so many may have been allowed as there were.
+        if most < _FLOOD * 0.7:
+            return
+        assert time.monotonic() < deadline, "this machine is too slow to flood anything"
+
+
+def _flooded(router: Wire) -> tuple[float, list[str]]:
+    """How long a flood took, and from where connections were taken meanwhile, the neighbour's one among them."""
     assert router.listeners is not None
     accepted: list[str] = []
-    taking = threading.Thread(target=_take_all, args=(router.listeners.tcp, accepted))
+    is_over = threading.Event()
+    taking = threading.Thread(target=_take_all, args=(router.listeners.tcp, accepted, is_over))
     taking.start()
-    with contextlib.ExitStack() as open_ones:
-        for _ in range(_FLOOD):
-            flooding = open_ones.enter_context(router.open(socket.AF_INET, socket.SOCK_STREAM))
-            flooding.setblocking(False)
-            flooding.connect_ex((_ELSEWHERE, 80))
-        mine = open_ones.enter_context(router.open(socket.AF_INET, socket.SOCK_STREAM, at=router.neighbour.namespace))
-        mine.settimeout(_PATIENCE_S)
-        mine.connect((_ELSEWHERE, 80))
+    try:
+        with contextlib.ExitStack() as open_ones:
+            socks = [open_ones.enter_context(router.open(socket.AF_INET, socket.SOCK_STREAM)) for _ in range(_FLOOD)]
+            began = time.monotonic()
+            for sock in socks:
+                sock.setblocking(False)
+                sock.connect_ex((_ELSEWHERE, 80))
+        # They are closed, so that none that was dropped is begun once more.
+        took_s = time.monotonic() - began
+        with router.open(socket.AF_INET, socket.SOCK_STREAM, at=router.neighbour.namespace) as mine:
+            mine.settimeout(_PATIENCE_S)
+            mine.connect((_ELSEWHERE, 80))
+            _eventually(lambda: router.neighbour.address in accepted)
+    finally:
+        is_over.set()
         taking.join()
-    assert router.neighbour.address in accepted, "the control: what is under the limit arrives"
-    assert 0 < accepted.count(router.slot.address) < _FLOOD * 0.7
+    return took_s, accepted
 
 
-def _take_all(listener: socket.socket, peers: list[str]) -> None:
-    """Accept until none has come for a while, which is less than it takes to try again."""
-    while (connection := _accepts(listener)) is not None:
-        peers.append(connection[2])
+def _take_all(listener: socket.socket, peers: list[str], is_over: threading.Event) -> None:
+    """Accept until it is over and none has come for a while."""
+    while (connection := _accepts(listener, expected=False)) is not None or not is_over.is_set():
+        if connection is not None:
+            peers.append(connection[2])
 
 
 # --- its life ----------------------------------------------------------------------------------------------------------
