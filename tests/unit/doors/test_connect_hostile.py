@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import struct
 from collections.abc import AsyncIterator
@@ -18,6 +19,10 @@ from k8e.errors import Exhausted
 from tests.support.connect import ConnectDoor, Wire, connect_door, envelope, head
 
 pytestmark = pytest.mark.anyio
+
+PATIENCE_S = 60.0
+BOUNDS_S = (0.2, 2, 20)
+"""One after the other until what is to be in time was so: how much time that takes is the machine's affair."""
 
 
 @pytest.fixture
@@ -153,15 +158,15 @@ async def test_a_caller_that_sent_ahead_and_goes_away_stops_its_command(
     door: ConnectDoor, wire: Wire, tmp_path: Path
 ) -> None:
     session_id = (await wire.ask("CreateSession")).json["session_id"]
-    command = {"session_id": session_id, "command": f"echo $$ > {tmp_path}/pid; exec sleep 60"}
+    command = {"session_id": session_id, "command": f"echo $$ > {tmp_path}/pid; exec sleep 600"}
     await wire.begin("Exec", "application/json", json.dumps(command).encode())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not ((tmp_path / "pid").exists() and (pid := (tmp_path / "pid").read_text().strip())):
             await asyncio.sleep(0.01)
     assert Path(f"/proc/{pid}").exists()
     await wire.begin("WhoAmI", "application/json", b"{}")
     wire.writer.transport.abort()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while Path(f"/proc/{pid}").exists():
             await asyncio.sleep(0.01)
 
@@ -182,10 +187,20 @@ async def test_a_head_that_does_not_arrive_in_time_is_given_up(data_dir: Path, d
     async with connect_door(data_dir, head_s=0.2) as door, door.wire() as wire:
         await wire.raw(drip)
         assert (await wire.end()).startswith(b"HTTP/1.1 408")
-    async with connect_door(data_dir, head_s=0.2) as door, door.wire() as wire:
-        assert (await wire.ask("WhoAmI")).status == 200
-        await wire.raw(drip or b"\r\n")  # and so it is on a connection that has served before
-        assert (await wire.end()).startswith(b"HTTP/1.1 408")
+    for head_s in BOUNDS_S:
+        async with connect_door(data_dir, head_s=head_s) as door, door.wire() as wire:
+            if await is_served(wire):
+                await wire.raw(drip or b"\r\n")  # and so it is on a connection that has served before
+                assert (await wire.end()).startswith(b"HTTP/1.1 408")
+                return
+    pytest.fail("no connection has served before")
+
+
+async def is_served(wire: Wire) -> bool:
+    try:
+        return (await wire.ask("WhoAmI")).status == 200
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return False
 
 
 async def test_a_message_that_does_not_arrive_in_time_is_given_up(data_dir: Path) -> None:
@@ -201,13 +216,28 @@ async def test_a_message_that_does_not_arrive_in_time_is_given_up(data_dir: Path
 
 
 async def test_a_silent_stream_is_left_alone(data_dir: Path) -> None:
-    async with connect_door(data_dir, body_s=0.1, head_s=0.1, idle_s=1) as door, door.wire() as wire:
-        session_id = (await wire.ask("CreateSession")).json["session_id"]
+    for bound_s in BOUNDS_S:
+        idle_s = math.ceil(bound_s)
+        async with connect_door(data_dir, body_s=bound_s, head_s=bound_s, idle_s=idle_s) as door, door.wire() as wire:
+            if await has_started_cat(wire):
+                await asyncio.sleep(1.5 * idle_s)
+                await wire.finish()
+                assert "exit" in await wire.message()
+                return
+    pytest.fail("no stream began in time")
+
+
+async def has_started_cat(wire: Wire) -> bool:
+    try:
+        created = await wire.ask("CreateSession")
+        if created.status != 200:
+            return False
         await wire.open_stream("ExecAttach")
-        await wire.send({"start": {"session_id": session_id, "command": "cat"}, "with_stdin": True})
-        await asyncio.sleep(1.5)
-        await wire.finish()
-        assert "exit" in (await wire.reply()).messages[-1]
+        start = {"session_id": created.json["session_id"], "command": "cat"}
+        await wire.send({"start": start, "with_stdin": True})
+        return (await wire.head())[0] == 200 and "started" in await wire.message()
+    except (ConnectionError, asyncio.IncompleteReadError):
+        return False
 
 
 async def test_an_idle_connection_is_closed(data_dir: Path) -> None:
@@ -225,10 +255,10 @@ async def test_a_user_has_a_bounded_number_of_connections(data_dir: Path) -> Non
                 assert (refused.status, refused.json["code"]) == (429, "resource_exhausted")
                 assert await third.end() == b""
             assert (await first.ask("WhoAmI")).status == 200
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while True:  # the server may learn a moment later that a connection has ended
                 async with door.wire() as again:
-                    if (await again.ask("WhoAmI")).status == 200:
+                    if await is_served(again):
                         break
 
 
@@ -251,7 +281,7 @@ async def test_answers_that_nobody_takes_have_a_bounded_share_too(data_dir: Path
                 assert (await greedy.head())[0] == 200  # and takes no more of it
             refused = await wire.ask("Exec", asked)
             assert (refused.status, refused.headers["k8e-error"]) == (429, "exhausted")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while (reply := await wire.ask("Exec", asked)).status != 200:  # until both are known to be gone
                 pass
         assert len(reply.json["stdout"]) == size

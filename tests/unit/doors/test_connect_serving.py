@@ -22,6 +22,7 @@ from tests.support.door import OpenDoor, open_door
 pytestmark = pytest.mark.anyio
 
 NOBODY = 65534
+PATIENCE_S = 60.0
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 
 
@@ -119,7 +120,7 @@ async def begun(path: Path, pid_file: Path, command: str) -> tuple[Wire, int]:
     session_id = (await wire.ask("CreateSession")).json["session_id"]
     request = {"session_id": session_id, "command": f"echo $$ > {pid_file}; {command}"}
     await wire.begin("Exec", "application/json", json.dumps(request).encode())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while not (pid_file.exists() and (text := pid_file.read_text().strip())):
             await asyncio.sleep(0.01)
     return wire, int(text)
@@ -127,7 +128,8 @@ async def begun(path: Path, pid_file: Path, command: str) -> tuple[Wire, int]:
 
 async def test_a_running_call_may_finish_when_the_door_closes(behind: OpenDoor, data_dir: Path, tmp_path: Path) -> None:
     path, gate, cut = data_dir / "k8e.sock", tmp_path / "gate", []
-    async with serve(behind.edge, path=path, undrained=lambda: cut.append(True)):
+    patient = Bounds(drain_s=PATIENCE_S)
+    async with serve(behind.edge, path=path, bounds=patient, undrained=lambda: cut.append(True)):
         waiting = f"until [ -e {gate} ]; do sleep 0.01; done; echo done"
         wire, _ = await begun(path, tmp_path / "pid", waiting)
         gate.touch()
@@ -147,10 +149,10 @@ async def test_a_call_that_goes_on_too_long_is_left_or_cancelled(
         # Here the server would leave, and the command would go on: it is still there now.
         undrained=lambda: seen.append(Path(f"/proc/{pid}").exists()),
     ):
-        wire, pid = await begun(path, tmp_path / "pid", "exec sleep 60")
+        wire, pid = await begun(path, tmp_path / "pid", "exec sleep 600")
     assert seen == [True]
     assert await wire.end() == b""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         while Path(f"/proc/{pid}").exists():
             await asyncio.sleep(0.01)
     wire.writer.close()
@@ -158,7 +160,7 @@ async def test_a_call_that_goes_on_too_long_is_left_or_cancelled(
 
 async def test_a_crowd_that_comes_at_once_is_served(behind: OpenDoor, data_dir: Path) -> None:
     path = data_dir / "k8e.sock"
-    async with serve(behind.edge, path=path, bounds=Bounds(connections=400)):
+    async with serve(behind.edge, path=path, bounds=Bounds(connections=400, head_s=PATIENCE_S)):
         crowd = [socket.socket(socket.AF_UNIX) for _ in range(300)]
         for caller in crowd:  # none is accepted meanwhile: the loop is ours
             caller.setblocking(False)
