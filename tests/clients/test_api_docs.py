@@ -15,7 +15,7 @@ import pytest
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```sh\n(.*?)^```$\n\n```(?:json|text)\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
 BETWEEN = "=== the next example ==="
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

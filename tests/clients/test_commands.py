@@ -16,7 +16,7 @@ from k8e.client import SandboxClient
 from tests.support.commands import K8E, Run, told
 from tests.support.servers import Server
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -66,7 +66,13 @@ def test_a_copy_out_leaves_what_points_elsewhere(k8e: Run, session: str, tmp_pat
     assert done.stderr.count(b"left out") == 3
 
 
-def test_a_shell_is_a_real_terminal_of_the_session(environ: dict[str, str], session: str) -> None:
+def sleeps(client: SandboxClient, session_id: str) -> bool:
+    return "sleep" in {each.comm for each in client.processes(session_id)}
+
+
+def test_a_shell_is_a_real_terminal_of_the_session(
+    client: SandboxClient, environ: dict[str, str], session: str
+) -> None:
     master, slave = pty.openpty()
     argv = [str(K8E), "sandbox", "shell", session]
     with subprocess.Popen(
@@ -78,6 +84,8 @@ def test_a_shell_is_a_real_terminal_of_the_session(environ: dict[str, str], sess
         while b"/dev/pts/" not in shown:
             assert select.select([master], [], [], deadline - time.monotonic())[0], shown
             shown += os.read(master, 65536)
+        while not sleeps(client, session):  # before it does, nobody would be there to be interrupted
+            assert time.monotonic() < deadline, shown
         os.write(master, b"\x03")  # ends the sleep there, not the command here
         os.write(master, b"exit 9\n")
         while process.poll() is None:
@@ -105,8 +113,11 @@ def test_a_log_has_what_ran_and_following_it_ends_with_the_session(
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_processes_events_and_usage_are_shown(k8e: Run, session: str) -> None:
+def test_processes_events_and_usage_are_shown(k8e: Run, client: SandboxClient, session: str) -> None:
     k8e("sandbox", "run", "--background", "--session-id", session, "exec sleep 100")
+    deadline = time.monotonic() + PATIENCE_S
+    while not sleeps(client, session):
+        assert time.monotonic() < deadline
     processes = told(k8e("sandbox", "ps", session))["processes"]
     assert isinstance(processes, list)
     assert "sleep" in {each["comm"] for each in processes}

@@ -10,7 +10,7 @@ answer=$(k8e sandbox run --session-id "$SID" "curl -sS https://other.example" ||
 [ "$(jq -r '.egress_denied[0].host' <<<"$answer")" = other.example ]
 
 # The control: the host on the list is not refused by the list, whatever the network says about it.
-answer=$(k8e sandbox run --session-id "$SID" "curl -sS https://allowed.example || true")
+answer=$(k8e sandbox run --session-id "$SID" "curl -sS --max-time 10 https://allowed.example || true")
 [ "$(jq -r '[.egress_denied[]? | select(.reason | test("list"))] | length' <<<"$answer")" = 0 ]
 [ "$(k8e sandbox egress "$SID" | jq -rs '[.[] | select(.name == "other.example" and .verdict == "denied")] | length > 0')" = true ]
 

@@ -10,9 +10,9 @@ echo "data for both" | k8e sandbox write "$parent" /workspace/input.txt
 
 # Each waits for the other's file, so they finish only if they run at once and see each other's work.
 wait_for='until [ -s "$OTHER" ]; do sleep 0.05; done; cat input.txt "$OTHER"'
-k8e sandbox run --raw --session-id "$first" "echo from-first >a.txt; OTHER=b.txt; $wait_for" >"$HOME/first" &
+k8e sandbox run --raw --timeout 60 --session-id "$first" "echo from-first >a.txt; OTHER=b.txt; $wait_for" >"$HOME/first" &
 one=$!
-k8e sandbox run --raw --session-id "$second" "echo from-second >b.txt; OTHER=a.txt; $wait_for" >"$HOME/second" &
+k8e sandbox run --raw --timeout 60 --session-id "$second" "echo from-second >b.txt; OTHER=a.txt; $wait_for" >"$HOME/second" &
 two=$!
 wait "$one"
 wait "$two"
