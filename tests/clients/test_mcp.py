@@ -49,8 +49,9 @@ async def caller(server: Server) -> AsyncIterator[AsyncSandboxClient]:
 
 
 @pytest.fixture
-def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    server = Server(data_dir, "--pool-min", "0", "--mcp-grace", "1")
+def mortal(data_dir: Path, host: Provisioned, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server that may die; a test may say for how long it waits for clients that were cut off."""
+    server = Server(data_dir, "--pool-min", "0", "--mcp-grace", getattr(request, "param", "1"))
     server.start()
     yield server
     server.destroy()
@@ -213,6 +214,7 @@ async def test_a_client_that_dies_in_the_middle_of_a_call_leaves_nothing(mortal:
         await until(is_gone)
 
 
+@pytest.mark.parametrize("mortal", ["15"], indirect=True)
 async def test_a_killed_server_s_next_one_gives_a_client_its_session_back(mortal: Server) -> None:
     """And takes away the sandboxes of clients that do not come."""
     async with wire(mortal.target(), "stays") as stays, wire(mortal.target(), "goes") as goes:

@@ -35,7 +35,7 @@ __all__ = ["node_clients"]
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 MIB = 2**20
 
 
@@ -93,13 +93,21 @@ async def test_the_python_client_finds_twelve_tools_and_uses_them(mcp: Client) -
 async def test_a_client_hears_of_progress(mcp: Client) -> None:
     session_id = (await fields(mcp, "sandbox_run", code="true"))["session_id"]
     heard: list[float] = []
+    has_heard = asyncio.Event()
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         heard.append(progress)
+        has_heard.set()
 
-    command = "for n in 1 2 3; do echo $n; sleep 0.3; done"
+    async def go_on() -> None:
+        await has_heard.wait()
+        await fields(mcp, "sandbox_write_file", session_id=session_id, path="heard", content="")
+
+    command = "echo 1; until [ -e heard ]; do sleep 0.05; done; echo 2; echo 3"
     arguments = {"session_id": session_id, "command": command}
-    result = await mcp.call_tool("sandbox_exec_stream", arguments, progress_callback=note)
+    async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+        group.create_task(go_on(), name="go on")
+        result = await mcp.call_tool("sandbox_exec_stream", arguments, progress_callback=note)
     assert isinstance(result, CallToolResult)
     assert text(result) == "1\n2\n3\n"
     assert len(heard) >= 2
@@ -142,7 +150,7 @@ def test_the_inspector_finds_and_uses_them(node_clients: NodeClients, url: str, 
 async def test_every_revision_with_a_handshake_is_spoken(url: str, revision: str) -> None:
     params = {"protocolVersion": revision, "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
     asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
         for accept in ("application/json, text/event-stream", "*/*"):
             answer = await http.post(url, json=asked, headers={"accept": accept})
             assert answer.status_code == 200
@@ -197,7 +205,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    flags = ("--pool-min", "0", "--mcp-grace", "5", "--default-runtime", "container")
+    flags = ("--pool-min", "0", "--mcp-grace", "20", "--default-runtime", "container")
     server = Server(data_dir, *flags, listen=f"127.0.0.1:{free_port()}")
     server.start()
     yield server

@@ -39,7 +39,7 @@ __all__ = ["node_clients"]
 
 pytestmark = pytest.mark.anyio
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 MIB = 2**20
 TOOLS = {
     "sandbox_run", "sandbox_status", "sandbox_create_session", "sandbox_destroy_session", "sandbox_exec",

@@ -11,7 +11,7 @@ from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorDa
 
 __all__ = ["Person", "called", "fields", "text", "until"]
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 
 
 class Person:

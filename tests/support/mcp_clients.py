@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ __all__ = ["NodeClients", "node_clients"]
 
 PACKAGES = ("@modelcontextprotocol/sdk@^1.32", "@modelcontextprotocol/inspector@^0.15")
 INSTALL_S = 300.0
-RUN_S = 60.0
+RUN_S = 100.0
 TYPESCRIPT = Path(__file__).resolve().parents[1] / "clients" / "mcp_clients" / "typescript.mjs"
 
 
@@ -28,10 +29,10 @@ class NodeClients:
 
     def typescript(self, argv: Sequence[str], environ: dict[str, str]) -> str:
         """What the official client prints of a server that it starts, or that is at a URL."""
-        # A module finds its packages beside itself.
-        program = self._home / TYPESCRIPT.name
-        shutil.copyfile(TYPESCRIPT, program)
-        return self._printed(["node", str(program), *argv], environ)
+        # A module finds its packages above itself; the directory is all test runs', so the program has one of its own.
+        with tempfile.TemporaryDirectory(dir=self._home) as own:
+            program = shutil.copy(TYPESCRIPT, own)
+            return self._printed(["node", program, *argv], environ)
 
     def inspector(self, argv: Sequence[str], environ: dict[str, str]) -> str:
         """What the Inspector's command line prints."""

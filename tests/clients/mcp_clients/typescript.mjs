@@ -13,14 +13,22 @@ await client.connect(transport);
 const { tools } = await client.listTools();
 const ran = await client.callTool({ name: "sandbox_run", arguments: { code: "print(6 * 7)", language: "python" } });
 const told = [];
+const session_id = ran.structuredContent.session_id;
+let goingOn;
+const heard = (progress) => {
+  told.push(progress);
+  const path = { session_id, path: "heard", content: "" };
+  goingOn ??= client.callTool({ name: "sandbox_write_file", arguments: path });
+};
 const streamed = await client.callTool(
   {
     name: "sandbox_exec_stream",
-    arguments: { session_id: ran.structuredContent.session_id, command: "for n in 1 2 3; do echo $n; sleep 0.3; done" },
+    arguments: { session_id, command: "echo 1; until [ -e heard ]; do sleep 0.05; done; echo 2; echo 3" },
   },
   undefined,
-  { onprogress: (progress) => told.push(progress) },
+  { onprogress: heard },
 );
+await goingOn;
 await client.ping();
 console.log(
   JSON.stringify({
