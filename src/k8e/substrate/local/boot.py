@@ -101,7 +101,7 @@ class Builder:
     def _make_disk(self, blueprint: Blueprint) -> None:
         paths = blueprint.paths
         self._disks.make_sandbox_disk(paths.image, blueprint.disk_bytes)
-        disk.mount_image(paths.image, paths.disk)
+        disk.mount_image(paths.image, paths.disk, is_new=True)
         if blueprint.resolver:
             _name_resolver(paths.disk / "upper" / "etc", blueprint.resolver)
 

@@ -79,8 +79,8 @@ def _copy_chunk(reader: int, writer: int, start: int, count: int) -> int:
     return os.pwrite(writer, os.pread(reader, count, start), start)
 
 
-def mount_image(image: Path, target: Path) -> None:
-    """Mount `image` at `target`; its loop device goes with the mount."""
-    with loop.attached(image) as device:
+def mount_image(image: Path, target: Path, *, is_new: bool = False) -> None:
+    """Mount `image` at `target`; its loop device goes with the mount. One that `is_new` nobody can have mounted before."""
+    with loop.attached(image, is_new=is_new) as device:
         # SAFETY: a sandbox writes files, never the image's blocks, so the kernel parses only what it wrote itself.
         mount.mount(str(device), target, "ext4", flags=("nosuid", "nodev", "noatime"), options="errors=continue")

@@ -75,13 +75,14 @@ def _claim(control: int, backing: int) -> tuple[int, Path]:
 
 
 @contextmanager
-def attached(image: Path) -> Iterator[Path]:
+def attached(image: Path, *, is_new: bool = False) -> Iterator[Path]:
     """A device over `image` while in the block and for as long as anything mounts it.
 
     A device that already has the image is used again: two devices over one file would be two file systems over
-    the same blocks, each destroying the other's.
+    the same blocks, each destroying the other's. Looking for one takes longer the more sandboxes there are or ever
+    were, so not for an image that `is_new`.
     """
-    device, path = _held(image) or _attach(image)
+    device, path = (None if is_new else _held(image)) or _attach(image)
     try:
         yield path
     finally:
