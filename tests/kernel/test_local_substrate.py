@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -25,8 +26,13 @@ from tests.support.bare_sandboxes import Bare, Boxes, standin_settings
 
 pytestmark = pytest.mark.anyio
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 CLAIM = Claim(cpus=1, processes=32)
+
+
+def _name(text: str) -> SandboxId:
+    """Control groups are the whole host's, and another run may be doing the same there just now."""
+    return SandboxId(f"t-{text}-{secrets.token_hex(4)}")
 
 
 def _traces(box: Bare) -> dict[str, bool]:
@@ -122,7 +128,7 @@ async def test_destroying_twice_or_what_never_was_is_fine(boxes: Boxes, substrat
     async with boxes(Runtime.CONTAINER) as box:
         await substrate.destroy(box.id)
         await substrate.destroy(box.id)
-    await substrate.destroy(SandboxId("never-was"))
+    await substrate.destroy(_name("never-was"))
 
 
 async def test_overlapping_removals_wait_for_each_other(boxes: Boxes, runtime: Runtime) -> None:
@@ -147,7 +153,7 @@ async def test_a_removal_during_creation_waits_and_removes_what_was_built(
         real(*args)
 
     monkeypatch.setattr(boot.Builder, step, announce)
-    sandbox = SandboxId(f"t-overlap-{step.strip('_')}")
+    sandbox = _name(f"overlap-{step.strip('_')}")
     template = Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB)
     creating = asyncio.ensure_future(substrate.create(sandbox, template))
     async with asyncio.timeout(TIMEOUT_S):
@@ -182,14 +188,14 @@ async def test_a_failed_step_leaves_nothing(
         raise OSError(5, "injected")
 
     monkeypatch.setattr(place, name, fail)
-    sandbox = SandboxId(f"t-fault-{name.strip('_')}-{when}")
+    sandbox = _name(f"fault-{name.strip('_')}-{when}")
     with pytest.raises(SandboxFailed, match="injected"):
         await substrate.create(sandbox, Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB))
     assert sandbox not in await substrate.survivors()
 
 
 async def test_a_cancelled_creation_leaves_nothing(substrate: LocalSubstrate, runtime: Runtime) -> None:
-    sandbox = SandboxId(f"t-cancelled-{runtime}")
+    sandbox = _name(f"cancelled-{runtime}")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.03):
             await substrate.create(sandbox, Template(runtime=runtime, disk_bytes=64 * MIB))
@@ -197,7 +203,8 @@ async def test_a_cancelled_creation_leaves_nothing(substrate: LocalSubstrate, ru
 
 
 async def test_commands_are_bounded_in_number(boxes: Boxes) -> None:
-    flood = "for i in $(seq 64); do sleep 0.3 & echo $i; done"
+    # They last until they are ended, or until the sandbox is: however long it takes to start them, they are there at once.
+    flood = 'for i in $(seq 64); do sleep 600 >/dev/null 2>&1 & all="$all $!"; echo $i; done; kill $all'
     async with boxes(Runtime.CONTAINER) as box:
         await box.substrate.configure(box.id, CLAIM, box.link)
         assert "64" in (await box.sh(flood)).split(), "the control: outside the commands' group"
@@ -210,7 +217,7 @@ async def test_commands_are_bounded_in_number(boxes: Boxes) -> None:
 async def _relieve(box: Bare) -> None:
     """What the engine does: learn of it, let the agent kill, put the limit back."""
     await box.substrate.out_of_memory(box.id)
-    await box.link.call("oom", {}, timeout_s=10)
+    await box.link.call("oom", {}, timeout_s=TIMEOUT_S)
     await box.substrate.relieved(box.id)
 
 
@@ -241,7 +248,7 @@ def _refusals(box: Bare) -> int:
 
 async def test_the_hog_dies_before_memory_is_refused_to_anybody(boxes: Boxes) -> None:
     """gVisor's kernel does not survive a refusal: a signal whose frame finds no page is a fault of its own."""
-    hog = "import time\nx = []\nwhile True: x.append(bytearray(2**21)); time.sleep(0.005)"
+    hog = "import time\nx = []\nwhile True: x.append(bytearray(2**21)); time.sleep(0.02)"
     async with boxes(Runtime.GVISOR) as box, asyncio.timeout(TIMEOUT_S):
         await box.link.call("start", {"text": f"unset PYTHONHOME; python3 -c '{hog}'; echo $? >/tmp/ended"})
         await _relieve(box)
@@ -302,13 +309,13 @@ async def test_a_shared_workspace_is_coherent_both_ways(boxes: Boxes, runtime: R
 @pytest.mark.parametrize("missing", [Runtime.KATA, Runtime.FIRECRACKER])
 async def test_an_unknown_runtime_says_why_and_never_falls_back(substrate: LocalSubstrate, missing: Runtime) -> None:
     with pytest.raises(HostUnsupported, match="not available on this host"):
-        await substrate.create(SandboxId("t-missing"), Template(runtime=missing))
+        await substrate.create(_name("missing"), Template(runtime=missing))
 
 
 @pytest.mark.parametrize("image", ["/", "/etc", "../../..", "nothing"])
 async def test_only_the_operators_images_can_be_named(substrate: LocalSubstrate, image: str) -> None:
     with pytest.raises(InvalidSpec, match="no image"):
-        await substrate.create(SandboxId("t-image"), Template(image=image))
+        await substrate.create(_name("image"), Template(image=image))
 
 
 def _smallest_rootfs(target: Path) -> None:
@@ -326,7 +333,7 @@ async def test_a_rootfs_directory_without_python_is_an_image(substrate: LocalSub
     image = substrate.data_dir / "images/library/smallest"
     if not image.exists():
         _smallest_rootfs(image)
-    sandbox = SandboxId(f"t-rootfs-{runtime}")
+    sandbox = _name(f"rootfs-{runtime}")
     try:
         await substrate.create(sandbox, Template(runtime=runtime, image="smallest", disk_bytes=64 * MIB))
         async with await substrate.dial(sandbox) as link:
@@ -349,7 +356,7 @@ async def test_two_servers_on_one_host_leave_each_others_sandboxes_alone(
 
 
 async def test_two_servers_on_one_host_share_no_owner(boxes: Boxes, host: Provisioned, data_dir: Path) -> None:
-    other, sandbox = LocalSubstrate(standin_settings(data_dir, host)), SandboxId("t-neighbour")
+    other, sandbox = LocalSubstrate(standin_settings(data_dir, host)), _name("neighbour")
     async with boxes(Runtime.CONTAINER) as box:
         try:
             await other.create(sandbox, Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB))
@@ -401,7 +408,7 @@ async def test_what_is_no_sandbox_at_all_does_not_stop_a_start(substrate: LocalS
 
 
 async def test_a_loop_device_that_is_still_attached_is_a_trace_and_goes(substrate: LocalSubstrate) -> None:
-    sandbox = SandboxId("t-loop")
+    sandbox = _name("loop")
     paths = Layout(substrate.data_dir).sandbox(sandbox)
     paths.root.mkdir()
     paths.image.write_bytes(bytes(MIB))
@@ -417,7 +424,7 @@ async def test_a_loop_device_that_is_still_attached_is_a_trace_and_goes(substrat
 async def test_data_may_lie_on_another_file_system(
     substrate: LocalSubstrate, host: Provisioned, data_dir: Path, runtime: Runtime, place: str
 ) -> None:
-    sandbox = SandboxId(f"t-elsewhere-{runtime}")
+    sandbox = _name(f"elsewhere-{runtime}")
     home = data_dir / "home"
     (home / place).mkdir(parents=True)
     mount.tmpfs(home / place, size_bytes=512 * MIB, inodes=10_000, mode=0o711)

@@ -6,7 +6,7 @@ import contextlib
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from tests.support.servers import Server
 
 _LINES = 200_000
 _COMMANDS = 20
+_PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -69,6 +70,8 @@ def test_a_run_whose_end_was_not_yet_written_down_still_has_it_after_a_death(mor
             other.execute("BEGIN IMMEDIATE")  # nobody else writes from here on
             client.write_file(sid, "/workspace/go", "")
             assert isinstance(next(client.attach_run(run_id)), Chunk)
+            # What it said last is heard a moment before it ends.
+            _until(lambda: client.exec(sid, "! pgrep -f '/workspace/[g]o'").exit_code == 0)
             # It has ended and the server knows: commands that began later have ended after it.
             for _ in range(5):
                 assert client.exec(sid, "! pgrep -f '/workspace/[g]o'").exit_code == 0
@@ -162,9 +165,15 @@ def test_a_missing_runtime_is_said_at_create_and_the_server_goes_on(data_dir: Pa
     server.destroy()
 
 
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+
+
 def _shows(client: SandboxClient, terminal: str, wanted: bytes) -> None:
     shown = b""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + _PATIENCE_S
     for item in client.terminal_output(terminal):
         if isinstance(item, bytes):
             shown += item
