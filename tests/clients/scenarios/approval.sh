@@ -12,7 +12,7 @@ session=$(k8e sandbox create | jq -r .session_id)
 pending=$(k8e sandbox confirm "$session" "drop the table" --no-wait | jq -r .approval_id)
 
 # It waits, and says on standard error how to approve it.
-k8e sandbox confirm "$session" "delete the old backups" --timeout 60 >"$HOME/answer" 2>"$HOME/prompt" &
+k8e sandbox confirm "$session" "delete the old backups" --timeout 90 >"$HOME/answer" 2>"$HOME/prompt" &
 asking=$!
 until grep -q 'k8e sandbox approve' "$HOME/prompt"; do sleep 0.05; done
 grep -q 'delete the old backups' "$HOME/prompt"
@@ -22,7 +22,7 @@ approve=$(grep -o 'k8e sandbox approve [^ ]*' "$HOME/prompt" | head -1)
 if setsid -w $approve; then exit 1; fi
 if K8E_SANDBOX_APIKEY=$key k8e sandbox run --session-id "$session" true; then exit 1; fi
 
-[ "$(K8E_SANDBOX_APIKEY=$key k8e sandbox approvals | jq '.approvals | length')" = 2 ]
+[ "$(K8E_SANDBOX_APIKEY=$key k8e sandbox approvals | jq --arg id "$session" '[.approvals[] | select(.session_id == $id)] | length')" = 2 ]
 K8E_SANDBOX_APIKEY=$key $approve --reason "go ahead"
 wait "$asking"
 [ "$(jq -r .approved "$HOME/answer")" = true ]
