@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -82,11 +83,11 @@ async def test_a_broken_transfer_leaves_the_old_content(cell: Cell) -> None:
     with pytest.raises(ConnectionResetError):
         await cell.engine.write_file(OWNER, cell.id, "/workspace/f", breaks())
     assert await cell.read("/workspace/f") == b"old"
-    for _ in range(100):
-        names = [entry.path for entry in await cell.engine.list_files(OWNER, cell.id, "/workspace")]
-        if names == ["/workspace/f"]:
-            return
-    pytest.fail(f"a temporary file was left: {names}")
+    deadline = time.monotonic() + 60
+    while (names := [each.path for each in await cell.engine.list_files(OWNER, cell.id, "/workspace")]) != [
+        "/workspace/f"
+    ]:
+        assert time.monotonic() < deadline, f"a temporary file was left: {names}"
 
 
 async def test_a_full_disk_fails_the_write_and_says_so(cell: Cell) -> None:

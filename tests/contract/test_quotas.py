@@ -67,7 +67,7 @@ async def test_runs_terminals_and_commands_are_counted_in_their_session(strict: 
 
 async def _eventually(engine: Engine, session_id: str, text: str) -> bytes:
     """What a command prints once there is room for it again."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return (await engine.exec(OWNER, session_id, Command(what=Shell(text)))).stdout

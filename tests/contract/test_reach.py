@@ -39,18 +39,18 @@ from tests.support.upstreams import Upstream
 
 pytestmark = pytest.mark.anyio
 
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 _INSTALL_S = 100.0
 
 _SAY = """
 import socket, sys
-with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as s:
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as s:
     s.sendall(b"hello")
     print(s.recv(5).decode())
 """
 _HOLD = f"""
 import socket
-s = socket.create_connection(("allowed.example", {TALK}), timeout=10)
+s = socket.create_connection(("allowed.example", {TALK}), timeout=60)
 s.sendall(b"x"); s.recv(1); print("open", flush=True)
 s.settimeout(None)
 try:

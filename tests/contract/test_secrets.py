@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from k8e.engine.engine import Engine
 from k8e.errors import InvalidSpec
 from k8e.model import Code, Command, Language, OwnerId, Runtime, SecretRef, Shell, TerminalSize
 from tests.support.cells import OWNER, Cell, CellFactory
+from tests.support.written import contents
 
 pytestmark = pytest.mark.anyio
 
@@ -105,8 +107,9 @@ async def test_the_value_is_nowhere_but_in_the_command(
 
 def _everything_written(directory: Path) -> dict[str, bytes]:
     """Every regular file of the server's own: its records, not the inside of sandboxes."""
-    kept = [*directory.glob("*.sqlite*"), *(directory / "sessions").rglob("*"), *directory.rglob("*.log")]
-    return {str(path): path.read_bytes() for path in kept if path.is_file()}
+    every = [Path(place, name) for place, _, names in os.walk(directory) for name in names]
+    logs = [path for path in every if path.suffix == ".log"]
+    return contents(*directory.glob("*.sqlite*"), directory / "sessions", *logs)
 
 
 def _arguments_of_every_process() -> bytes:

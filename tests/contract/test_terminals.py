@@ -27,7 +27,7 @@ class _Screen:
         self.outcome: Outcome | None = None
 
     async def until(self, wanted: bytes) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while wanted not in self.text:
                 item = await anext(self._shown)
                 assert not isinstance(item, Outcome), self.text
@@ -36,14 +36,14 @@ class _Screen:
     async def until_prompt_after(self, wanted: bytes) -> None:
         """And until the shell reads again: what is typed while it cleans up after a signal may be thrown away."""
         await self.until(wanted)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while _PROMPT not in self.text.rpartition(wanted)[2]:
                 item = await anext(self._shown)
                 assert not isinstance(item, Outcome), self.text
                 self.text += item
 
     async def end(self) -> Outcome:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async for item in self._shown:
                 if isinstance(item, Outcome):
                     return item
@@ -83,7 +83,12 @@ async def test_control_c_and_signals_reach_the_foreground_group(cell: Cell) -> N
     await cell.engine.write_terminal(OWNER, terminal, b"sleep 1000\n")
     while (await cell.engine.foreground(OWNER, terminal))[0] == shell_group:
         await asyncio.sleep(0.01)
+    # Its group has its turn a moment before it is what it will be, and until then a signal may be lost in the shell.
+    async with asyncio.timeout(60):
+        while b"sleep" not in (await cell.sh("cat /proc/[0-9]*/comm")).stdout:
+            pass
     await cell.engine.signal_terminal(OWNER, terminal, signal.SIGINT)
+    await screen.until_prompt_after(b"sleep 1000")
     await cell.engine.write_terminal(OWNER, terminal, b"echo ba''ck\n")
     await screen.until(b"back")
     await cell.engine.destroy_terminal(OWNER, terminal)
