@@ -279,6 +279,33 @@ async def test_cancelling_kills_the_command(caller: Client, sdk: AsyncSandboxCli
         await caller.cancel_task(CancelTaskRequest(id=told.task_id))
 
 
+@pytest.mark.parametrize("path", ["/a2a", "/a2a/message:stream"])
+async def test_a_stream_shows_that_it_lives_while_the_program_says_nothing(
+    agent: Agent, plain: Client, context: str, path: str
+) -> None:
+    message = {
+        "messageId": str(uuid.uuid4()),
+        "role": "ROLE_USER",
+        "contextId": context,
+        "parts": [{"data": {"command": "until [ -e go ]; do sleep 0.05; done; echo said"}}],
+    }
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": {"message": message}}
+    content = call if path == "/a2a" else {"message": message}
+    async with (
+        AsyncClient(base_url=agent.url, headers={"a2a-version": "1.0"}, timeout=PATIENCE_S) as http,
+        http.stream("POST", path, json=content) as answer,
+    ):
+        pings, events = 0, ""
+        async for line in answer.aiter_lines():
+            pings += line.startswith(":")
+            events += line if line.startswith("data:") else ""
+            # It would wait for ever, and so would we, if nothing came by itself.
+            if line.startswith(":") and pings == 2:
+                await stdout(plain, "touch go", context)
+    assert pings >= 2
+    assert "said" in events
+
+
 @pytest.mark.parametrize(("binding", "version"), bindings)
 async def test_a_task_goes_on_without_its_listener_and_can_be_heard_again(
     agent: Agent, tidy: None, context: str, binding: str, version: str
