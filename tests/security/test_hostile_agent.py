@@ -99,7 +99,7 @@ class _OneSandbox:
         self._dead = asyncio.Event()
 
     async def dial(self, sandbox: SandboxId) -> Link:
-        return await Link.dial(self._path, timeout_s=5)
+        return await Link.dial(self._path, timeout_s=60)
 
     async def death(self, sandbox: SandboxId) -> Death:
         await self._dead.wait()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
-import shutil
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from k8e.model import MIB, Limits, Reason, Runtime, Status
+from k8e.model import MIB, Limits, Reason, Runtime, SessionId, Status
+from k8e.substrate.local.layout import Layout
 from tests.support.cells import OWNER, Cell, CellFactory
 
 pytestmark = pytest.mark.anyio
@@ -20,6 +22,7 @@ _OUR_PROCESSES = 6
 """The allowance for what waits among the commands without being one."""
 
 
+_MORE_THAN_HALF = 0.65
 _FEW_PROCESSES = 64
 _ROOM_FOR_A_BOMB = Limits(command_timeout_s=_ATTACK_S, memory_bytes=1024 * MIB, processes=_FEW_PROCESSES)
 """A process costs some MiB of the sandbox's memory under gVisor: with many of them that limit would come first."""
@@ -120,15 +123,19 @@ async def test_a_time_out_ends_every_descendant_of_a_bomb(
         assert bomb.outcome.status is Status.TIMED_OUT
         assert bomb.outcome.exit_code == 124
         await _goes_on(attacker)
-        listing = await attacker.engine.processes(OWNER, attacker.id)
-        assert [process for process in listing if process.state not in "ZX"] == []
+        async with asyncio.timeout(60):
+            while [each for each in await attacker.engine.processes(OWNER, attacker.id) if each.state not in "ZX"]:
+                await asyncio.sleep(0.01)
 
 
-async def test_a_full_disk_is_said_to_be_full(attacker: Cell, neighbour: Cell) -> None:
-    free_before = shutil.disk_usage("/").free
+async def test_a_full_disk_is_said_to_be_full(attacker: Cell, neighbour: Cell, engine_dir: Path) -> None:
+    sandbox = attacker.engine.get_session(OWNER, attacker.id).sandbox
+    assert sandbox is not None
+    disk = Layout(engine_dir).sandbox(sandbox).image
     full = await attacker.sh("dd if=/dev/zero of=/workspace/big bs=1M 2>&1; echo exit $?; ls -s /workspace/big")
     assert b"No space left on device" in full.stdout
-    assert free_before - shutil.disk_usage("/").free < 1600 * MIB
+    # Of its own disk, and not of what is free on the host, which others use as well.
+    assert 0 < disk.stat().st_blocks * 512 < 1600 * MIB
     await _goes_on(attacker)
     assert (
         await attacker.sh("rm /workspace/big && echo ok > /workspace/small && cat /workspace/small")
@@ -169,9 +176,12 @@ async def test_more_output_than_the_bound_is_cut_and_said_so(attacker: Cell) -> 
 
 
 async def test_a_command_that_outstays_its_time_is_ended(attacker: Cell) -> None:
-    late = await attacker.sh("echo began; sleep 1000", timeout_s=1.0)
+    for limit_s in (1.0, 10.0, 30.0):
+        late = await attacker.sh("echo began; sleep 1000", timeout_s=limit_s)
+        assert (late.outcome.status, late.outcome.exit_code) == (Status.TIMED_OUT, 124)
+        if late.stdout:
+            break  # a busy machine may need longer than the shortest limit to begin at all
     assert late.stdout == b"began\n"
-    assert (late.outcome.status, late.outcome.exit_code) == (Status.TIMED_OUT, 124)
     await _goes_on(attacker)
 
 
@@ -205,8 +215,9 @@ async def test_zombies_are_reaped(attacker: Cell) -> None:
         "    os.wait()\n"
     )
     await _goes_on(attacker)
-    zombies = [p for p in await attacker.engine.processes(OWNER, attacker.id) if p.state == "Z"]
-    assert zombies == []
+    async with asyncio.timeout(60):
+        while [each for each in await attacker.engine.processes(OWNER, attacker.id) if each.state == "Z"]:
+            await asyncio.sleep(0.01)
 
 
 async def test_the_cpu_limit_holds(runtime: Runtime, cells: CellFactory) -> None:
@@ -222,13 +233,11 @@ async def test_the_cpu_limit_holds(runtime: Runtime, cells: CellFactory) -> None
         "    children.append(pid)\n"
         "for pid in children: os.waitpid(pid, 0)\n"
     )
-    used = {}
-    for cpus in (0.5, 2.0):
-        async with cells(runtime, limits=Limits(cpus=cpus)) as cell:
-            before = _cpu_seconds()
-            await cell.py(burn)
-            used[cpus] = _cpu_seconds() - before
-    assert used[0.5] < 0.6 * used[2.0]
+    async with cells(runtime, limits=Limits(cpus=0.5)) as cell:
+        assert await _cpus_used(cell, burn) < _MORE_THAN_HALF
+    async with cells(runtime, limits=Limits(cpus=2.0)) as cell, asyncio.timeout(80):
+        while await _cpus_used(cell, burn) < _MORE_THAN_HALF:
+            pass  # others on this machine may need most of it just now
 
 
 async def test_a_session_under_attack_can_be_destroyed_at_once(runtime: Runtime, cells: CellFactory) -> None:
@@ -238,11 +247,10 @@ async def test_a_session_under_attack_can_be_destroyed_at_once(runtime: Runtime,
         assert all(view.session_id != cell.id for view in cell.engine.list_sessions(OWNER))
 
 
-def _cpu_seconds() -> float:
-    """All CPU time used below our cgroups since boot."""
-    total = 0.0
-    for path in Path("/sys/fs/cgroup").glob("cpuacct/k8e/cpuacct.usage"):
-        total += int(path.read_text()) / 1e9
-    for path in Path("/sys/fs/cgroup").glob("k8e/cpu.stat"):
-        total += int(path.read_text().split()[1]) / 1e6
-    return total
+async def _cpus_used(cell: Cell, program: str) -> float:
+    """How many processors' worth the session itself uses while a program runs; nobody else's use counts."""
+    key = (OWNER, SessionId(cell.id))
+    (before,), began = await cell.engine.usage([key]), time.monotonic()
+    await cell.py(program)
+    (after,) = await cell.engine.usage([key])
+    return (after.cpu_s - before.cpu_s) / (time.monotonic() - began)
