@@ -268,7 +268,7 @@ def approve_raw(server: Server, approval_id: str, presence: str, *, tty: int | N
 
 def trail(server: Server, wanted: Callable[[Mapping[str, object]], bool]) -> Mapping[str, object]:
     """A record of the audit trail, which is written a moment after the call."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while True:
         if found := next(filter(wanted, records(server.data_dir)), None):
             return found

@@ -29,6 +29,7 @@ from tests.support.cells import OWNER, Cell, open_cell
 from tests.support.https_hosts import Told, serve_http, serve_https
 from tests.support.leaks import Lend
 from tests.support.upstreams import upstream
+from tests.support.written import contents
 
 pytestmark = pytest.mark.anyio
 
@@ -229,8 +230,7 @@ async def test_the_value_is_not_written_down_on_the_host(cell: Cell, world: Worl
     await cell.sh(f"{CURL} https://{API}/", timeout_s=60.0)
     word = (await cell.sh('printf %s "$TOKEN"')).stdout
     home = Home.of(world.data_dir)
-    kept = [*home.members.iterdir(), home.log, *(world.data_dir / "engine").rglob("*")]
-    written = {str(path): path.read_bytes() for path in kept if path.is_file()}
+    written = contents(home.members, home.log, world.data_dir / "engine")
     assert any(word in content for content in written.values())
     assert [path for path, content in written.items() if VALUE.encode() in content] == []
     events = await brokering.events(OWNER, cell.id)
@@ -277,7 +277,7 @@ async def test_a_program_that_began_before_the_server_restarted_goes_on(
 def _end(daemon: subprocess.Popen[bytes]) -> None:
     """It goes by itself when its last client has left and nobody is attached."""
     try:
-        daemon.wait(10)
+        daemon.wait(60)
     finally:
         daemon.kill()
         daemon.wait()
