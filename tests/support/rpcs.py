@@ -18,7 +18,7 @@ from grpc import aio
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.service import SERVICE
 
-__all__ = ["METHODS", "SECRET", "Answer", "Belongings", "Caller", "belongings", "requests"]
+__all__ = ["METHODS", "PATIENCE_S", "SECRET", "Answer", "Belongings", "Caller", "belongings", "requests"]
 
 METHODS = {method.name: method for method in SERVICE.methods}
 PATIENCE_S = 60.0
