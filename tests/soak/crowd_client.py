@@ -23,6 +23,8 @@ from tests.soak.journal import Journal, Run
 __all__ = ["Walker"]
 
 _PAUSE_S = 0.2
+_PATIENCE_S = 120
+"""For a command: how many others this machine has to serve meanwhile is not its fault."""
 _GVISOR_SHARE = 0.05
 _MOST_RUNS = 3
 
@@ -99,13 +101,14 @@ class Walker:
 
     async def command(self) -> None:
         lines = self._source.randrange(1, 2000)
-        answer = await self._call("exec", self._client.exec(self._sid, f"seq {lines} | tail -1; exit {lines % 200}"))
+        command = f"seq {lines} | tail -1; exit {lines % 200}"
+        answer = await self._call("exec", self._client.exec(self._sid, command, timeout=_PATIENCE_S))
         self._expect("exec", (answer.stdout, answer.exit_code), (f"{lines}\n", lines % 200))
 
     async def python(self) -> None:
         number = self._source.randrange(10**9)
         code = f"print({number} + 1)"
-        answer = await self._call("run", self._client.run(code, "python", session_id=self._sid))
+        answer = await self._call("run", self._client.run(code, "python", timeout=_PATIENCE_S, session_id=self._sid))
         self._expect("run", (answer.stdout, answer.exit_code), (f"{number + 1}\n", 0))
 
     async def write(self) -> None:

@@ -15,6 +15,7 @@ from k8e.client.discovery import discover
 __all__ = ["live"]
 
 _PAUSE_S = 0.1
+_PATIENCE_S = 120
 
 
 def live(source: random.Random) -> None:
@@ -31,7 +32,7 @@ def live(source: random.Random) -> None:
 
 def _use(client: SandboxClient, sid: str, source: random.Random) -> None:
     lines = source.randrange(1, 20_000)
-    answer = client.exec(sid, f"seq {lines} | tail -1; exit {lines % 200}")
+    answer = client.exec(sid, f"seq {lines} | tail -1; exit {lines % 200}", timeout=_PATIENCE_S)
     assert (answer.stdout, answer.exit_code) == (f"{lines}\n", lines % 200), answer
     data = source.randbytes(source.randrange(200_000))
     client.write_file(sid, "/workspace/file", data)

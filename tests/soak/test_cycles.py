@@ -19,7 +19,9 @@ from tests.support.servers import Server
 
 _GROWTH = 16 * MIB
 _STRAY = 4
-"""Descriptors and threads that may be open for something that is just being done."""
+"""Descriptors that may be open for something that is just being done."""
+_POOLED = 24
+"""Threads by which the server's own pools may still grow: how many it needs at once is the machine's to say."""
 _WARM_UP = 5
 _PATIENCE_S = 60.0
 
@@ -64,17 +66,21 @@ def test_sessions_that_come_and_go_leave_nothing_in_the_server(fresh: Server, ru
         after = _at_rest(fresh.pid, before)
     assert after.resident - before.resident < _GROWTH, (before, after)
     assert len(after.descriptors) - len(before.descriptors) <= _STRAY, sorted(after.descriptors)
-    assert after.threads - before.threads <= _STRAY, (before, after)
+    assert after.threads - before.threads <= min(_POOLED, cycles // 2), (before, after)
 
 
 def _at_rest(pid: int, before: Footprint) -> Footprint:
     """The pool may still be filling, the last sandbox still going: a leak stays, work under way ends."""
     deadline = time.monotonic() + _PATIENCE_S
     now = Footprint.of(pid)
-    while len(now.descriptors) - len(before.descriptors) > _STRAY and time.monotonic() < deadline:
+    while _is_more(now, before) and time.monotonic() < deadline:
         time.sleep(0.1)
         now = Footprint.of(pid)
     return now
+
+
+def _is_more(now: Footprint, before: Footprint) -> bool:
+    return len(now.descriptors) - len(before.descriptors) > _STRAY or now.resident - before.resident >= _GROWTH
 
 
 def _cycle(client: SandboxClient, runtime: Runtime, number: int) -> None:
