@@ -96,6 +96,11 @@ class Session:
             raise SandboxLost(f"session {self.session_id} is {self.phase}", self.detail)
         return self.box
 
+    def begin(self, now: float) -> None:
+        """Its time runs from when it has its sandbox: a wait for one uses up nothing of it."""
+        self.expires_at = deadline(now, self.spec.limits.ttl_s)
+        self.last_used = now
+
     def idle_at(self) -> float:
         """When it will have been idle for too long; never while something runs in it."""
         return NEVER if self.busy else deadline(self.last_used, self.idle_timeout_s)

@@ -311,6 +311,7 @@ class Sessions:
                 return
 
     async def _take(self, session: Session, box: Box) -> None:
+        session.begin(time.time())
         claim = self.claim(session)
         if box.claim != claim or session.spec.brokered:
             # Written down as used before it is changed in any way: a crash now must not return it to the pool.
