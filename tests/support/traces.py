@@ -58,13 +58,14 @@ def _mark(group: Path) -> str:
 
 
 def _loops(root: str) -> Iterator[Trace]:
-    for file in Path("/sys/block").glob("loop*/loop/backing_file"):
+    # Hundreds of devices without a file stay behind a crowd; opening is much quicker than a pattern over all of them.
+    for entry in os.scandir("/sys/block"):
         try:
-            backing = file.read_text(encoding="utf-8", errors="surrogateescape").strip()
+            backing = os.fsdecode(Path(entry.path, "loop", "backing_file").read_bytes()).strip()
         except OSError:
-            continue  # detached between the two looks
+            continue  # no loop device, or it has no file
         if backing.startswith(root):
-            yield Trace("loop device", f"{file.parts[3]} on {backing}", backing)
+            yield Trace("loop device", f"{entry.name} on {backing}", backing)
 
 
 def _place_in(root: str, text: str) -> str:

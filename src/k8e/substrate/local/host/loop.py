@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 __all__ = ["attached", "backing_files", "release"]
@@ -74,7 +74,7 @@ def _claim(control: int, backing: int) -> tuple[int, Path]:
     raise OSError(errno.EBUSY, "no free loop device", "/dev/loop-control")
 
 
-@contextmanager
+@contextlib.contextmanager
 def attached(image: Path, *, is_new: bool = False) -> Iterator[Path]:
     """A device over `image` while in the block and for as long as anything mounts it.
 
@@ -114,11 +114,12 @@ def _held(image: Path) -> tuple[int, Path] | None:
 def backing_files() -> dict[Path, str]:
     """Every attached loop device and the file under it, as the kernel tells it (`(deleted)` included)."""
     found: dict[Path, str] = {}
-    for entry in Path("/sys/block").glob("loop*/loop/backing_file"):
-        try:
-            found[Path("/dev") / entry.parent.parent.name] = entry.read_text(errors="surrogateescape").rstrip("\n")
-        except OSError:
-            continue
+    # The kernel keeps every device that there ever was; most have no file, and opening is the quickest way to see that.
+    for entry in os.scandir("/sys/block"):
+        if entry.name.startswith("loop"):
+            with contextlib.suppress(OSError):
+                backing = Path(entry.path, "loop", "backing_file").read_bytes()
+                found[Path("/dev", entry.name)] = os.fsdecode(backing).rstrip("\n")
     return found
 
 
