@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from k8e.client import SandboxClient
-from k8e.client.values import Chunk
+from k8e.client.values import Chunk, Exit
 from k8e.setup.provision import Provisioned
 from tests.support.servers import Server
 
@@ -30,26 +30,35 @@ def _sleeps(client: SandboxClient, session_id: str) -> bool:
     return "sleep" in {process.comm for process in client.processes(session_id)}
 
 
+def _until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _read(output: Iterator[Chunk | Exit], wanted: bytes) -> None:
+    seen = b""
+    while seen != wanted:
+        item = next(output)
+        assert isinstance(item, Chunk)
+        seen += item.data
+
+
 def test_leaving_the_loop_ends_the_command_also_after_a_death(mortal: Server) -> None:
     with SandboxClient(target=mortal.target()) as client:
         session_id = client.create_session(runtime_class="container")
         output = client.exec_output(session_id, _COMMAND)
         assert isinstance(output, Generator)
-        first = next(output)
-        assert isinstance(first, Chunk)
-        assert first.data == b"first\n"
+        _read(output, b"first\n")
         mortal.kill()
         mortal.start()
         client.write_file(session_id, "/workspace/go", "")
-        second = next(output)
-        assert isinstance(second, Chunk)
-        assert second.data == b"second\n"
-        assert _sleeps(client, session_id)
+        _read(output, b"second\n")
+        # From here on it sleeps without a pause.
+        _until(lambda: _sleeps(client, session_id))
         output.close()
-        deadline = time.monotonic() + _PATIENCE_S
-        while _sleeps(client, session_id):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        _until(lambda: not _sleeps(client, session_id))
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -57,23 +66,18 @@ def test_who_only_looks_on_leaves_the_command_alone_unless_told_otherwise(mortal
     with SandboxClient(target=mortal.target()) as client:
         session_id = client.create_session(runtime_class="container")
         begun = client.exec_output(session_id, _COMMAND, exec_id="mine")
-        next(begun)
+        _read(begun, b"first\n")
         mortal.kill()
         mortal.start()
+        client.write_file(session_id, "/workspace/go", "")
         watching = client.attach_exec(session_id, "mine", stop=stop)
         assert isinstance(watching, Generator)
-        next(watching)
+        _read(watching, b"first\nsecond\n")
+        _until(lambda: _sleeps(client, session_id))
         watching.close()
         if stop:
-            deadline = time.monotonic() + _PATIENCE_S
-            while _sleeps(client, session_id):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            _until(lambda: not _sleeps(client, session_id))
         else:
-            client.write_file(session_id, "/workspace/go", "")
-            seen = b""
-            for item in client.attach_exec(session_id, "mine"):
-                assert isinstance(item, Chunk)
-                seen += item.data
-                if seen == b"first\nsecond\n":
-                    break
+            # Whoever looks next finds it as it was.
+            _read(client.attach_exec(session_id, "mine"), b"first\nsecond\n")
+            assert _sleeps(client, session_id)

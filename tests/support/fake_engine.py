@@ -399,7 +399,7 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
         return await self._start(await self._allowed(owner, session_id, asked_by, command), command, exec_id)
 
     async def attach_exec(
-        self, owner: OwnerId, session_id: SessionId, exec_id: str, offsets: Mapping[int, int]
+        self, owner: OwnerId, session_id: SessionId, exec_id: str, offsets: Mapping[int, int], *, stop: bool = False
     ) -> FakeExec:
         self._session(owner, session_id)
         raise NotFound("exec", exec_id)

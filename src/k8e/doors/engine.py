@@ -310,7 +310,7 @@ class Engine(Protocol):
         self, owner: OwnerId, session_id: SessionId, command: Command, *, exec_id: str = "", asked_by: str = ""
     ) -> ExecStream: ...
     async def attach_exec(
-        self, owner: OwnerId, session_id: SessionId, exec_id: str, offsets: Mapping[int, int]
+        self, owner: OwnerId, session_id: SessionId, exec_id: str, offsets: Mapping[int, int], *, stop: bool = False
     ) -> ExecStream: ...
 
     async def start_run(

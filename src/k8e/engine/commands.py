@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Mapping
@@ -94,9 +95,15 @@ class Commands:
         )
 
     async def attach(
-        self, session: Session, exec_id: str, offsets: Mapping[int, int], *, keep_in_sandbox_bytes: int = 0
+        self,
+        session: Session,
+        exec_id: str,
+        offsets: Mapping[int, int],
+        *,
+        keep_in_sandbox_bytes: int = 0,
+        stop: bool = False,
     ) -> ExecStream:
-        """Go on with a command that already runs. Raises: NotFound."""
+        """Go on with a command that already runs; with `stop`, giving up half-way ends it. Raises: NotFound."""
         box = session.live_box()
         stream = ExecStream(
             box,
@@ -108,8 +115,8 @@ class Commands:
         )
         try:
             await stream.attach(offsets)
-        except BaseException:
-            await stream.close(kill=False)
+        except BaseException as error:
+            await stream.close(kill=stop and isinstance(error, asyncio.CancelledError))
             raise
         return stream
 

@@ -240,10 +240,13 @@ class Engine:
         return await self._commands.open(session, command, exec_id=exec_id)
 
     async def attach_exec(
-        self, owner: OwnerId, session_id: str, exec_id: str, offsets: Mapping[int, int]
+        self, owner: OwnerId, session_id: str, exec_id: str, offsets: Mapping[int, int], *, stop: bool = False
     ) -> ExecStream:
+        """A command's output again; `stop` is for callers who will end it when they leave."""
         session = self._sessions.find(owner, session_id)
-        return await self._commands.attach(session, exec_id, offsets, keep_in_sandbox_bytes=KEPT_FOR_A_RETURN)
+        return await self._commands.attach(
+            session, exec_id, offsets, keep_in_sandbox_bytes=KEPT_FOR_A_RETURN, stop=stop
+        )
 
     async def pip_install(
         self, owner: OwnerId, session_id: str, packages: Sequence[str], *, asked_by: str = ""

@@ -31,6 +31,8 @@ _SIGKILL: Final = 9
 _FORGET_TRIES: Final = 20
 _FORGET_PAUSE_S: Final = 0.1
 _TIMED_OUT_CODE: Final = 124
+_CONFLICT: Final = "conflict"
+"""How the agent ends a stream whose command somebody else has attached to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,9 @@ class ExecStream:
         if self._is_over:
             return
         self._is_over = True
-        self._tasks.start(self._let_go(kill), name=f"let go {self.exec_id}")
+        # Somebody else may have attached while we waited for our own reader: then it is theirs.
+        is_ours = self._stream is None or not self._stream.has_failed(_CONFLICT)
+        self._tasks.start(self._let_go(kill and is_ours), name=f"let go {self.exec_id}")
         self._ended()
 
     async def _let_go(self, kill: bool) -> None:
@@ -216,7 +220,7 @@ class ExecStream:
             self._stream = None
             return None
         except RemoteError as error:
-            if error.code == "conflict":
+            if error.code == _CONFLICT:
                 # Somebody attached to the same command and has it now: letting go of it must not kill it.
                 self._over(_lost(error.message))
             raise remote_failure(error, kind="command", name=self.exec_id) from error

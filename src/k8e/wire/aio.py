@@ -76,6 +76,11 @@ class Stream:
             self._core.consume(self._number)
         return item
 
+    def has_failed(self, code: str) -> bool:
+        """Whether it ended with this error, heard or not."""
+        last = self._ended or next((each for each in reversed(self._items) if isinstance(each, Ended)), None)
+        return last is not None and last.error is not None and last.error[0] == code
+
     def ack(self, channel: int, offset: int) -> None:
         """Everything of `channel` before `offset` is delivered: the agent may forget it and send more."""
         self._core.mux.ack(self._number, channel, offset)

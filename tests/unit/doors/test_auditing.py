@@ -92,6 +92,13 @@ async def test_looking_leaves_no_record_unless_it_is_denied(kept: Kept) -> None:
     assert kept.records[1]["path"] == "/etc/passwd"
 
 
+@pytest.mark.parametrize("stop", [False, True])
+async def test_looking_on_leaves_a_record_where_it_may_stop_what_it_looks_at(kept: Kept, stop: bool) -> None:
+    with Auditing(kept)("AttachExec", as_uid(1), pb.AttachExecRequest(session_id="s", exec_id="e", stop=stop)):
+        pass
+    assert [(each["rpc"], each["exec_id"], each["stop"]) for each in kept.records] == [("AttachExec", "e", True)] * stop
+
+
 async def test_what_a_call_made_is_named(kept: Kept) -> None:
     with Auditing(kept)("CreateSession", as_uid(1), pb.CreateSessionRequest(tenant_id="t")) as answered:
         answered(pb.CreateSessionResponse(session_id="sess-new"))

@@ -44,6 +44,8 @@ def test_looking_and_doing_are_counted_apart() -> None:
     rates = Rates(writes_per_s=1, reads_per_s=2, clock=Clock())
     assert sum(_call(rates, as_uid(1)) for _ in range(9)) == 2
     assert sum(_call(rates, as_uid(1), "GetSession") for _ in range(9)) == 4
+    assert not _call(rates, as_uid(1), "AttachExec", pb.AttachExecRequest(stop=True))
+    assert _call(rates, as_uid(2), "AttachExec", pb.AttachExecRequest(stop=True))
 
 
 def test_nothing_that_a_caller_chooses_makes_it_another_owner() -> None:

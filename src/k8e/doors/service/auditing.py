@@ -7,6 +7,7 @@ code, no environment, no value of a secret.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from k8e.buckets import Buckets
 from k8e.doors.engine import ApprovalView
 from k8e.doors.service.call import Call
 from k8e.doors.service.errors import outcome
-from k8e.doors.service.naming import LOOKS, Names, cut, made, objects
+from k8e.doors.service.naming import LOOKS, Names, cut, made, may_stop, objects
 from k8e.errors import Denied, K8eError
 from k8e.identity.presented import Presented, TcpPeer, UnixPeer
 
@@ -57,7 +58,8 @@ class Auditing:
     def __call__(self, name: str, call: Call, request: object) -> Iterator[Callable[[object], None]]:
         began, answers = self._clock(), list[object]()
         # A call that lasts is recorded as begun, too: the server may not live to see its end.
-        lasting = None if name in LOOKS else self._later(LONG_S, lambda: self._add(name, call, request, began, BEGUN))
+        begun = functools.partial(self._add, name, call, request, began, BEGUN)
+        lasting = None if name in LOOKS and not may_stop(request) else self._later(LONG_S, begun)
         ended, question = "OK", ""
         try:
             yield answers.append

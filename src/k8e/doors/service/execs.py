@@ -78,6 +78,7 @@ class ExecRpcs:
             fields.session_id(request.session_id),
             fields.word(request.exec_id, "exec_id"),
             offsets(request),
+            stop=request.stop,
         )
         try:
             await write_output(call, stream)

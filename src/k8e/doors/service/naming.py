@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["LOOKS", "OBJECTS", "Names", "cut", "made", "objects"]
+__all__ = ["LOOKS", "OBJECTS", "Names", "cut", "made", "may_stop", "objects"]
 
 Names = dict[str, str | int | float | bool]
 
@@ -15,15 +15,21 @@ LOOKS = frozenset({
     "ListDirectory", "WatchFiles", "ListEgress", "ListSecrets", "ListWorkspaces", "ListApprovals", "ListApiKeys",
     "WhoAmI", "ServerStatus",
 })  # fmt: skip
-"""Calls that change nothing."""
+"""Calls that change nothing, unless they say that they may stop something."""
 OBJECTS = (
     "session_id", "parent_session_id", "run_id", "exec_id", "terminal_id", "approval_id", "tenant_id", "name", "path",
     "source", "target", "hosts", "add", "remove", "packages", "action", "approved", "reason", "presence", "role", "owner",
+    "stop",
 )  # fmt: skip
 CALLED = {"owner": "for_owner"}
 """Where a record has a field of that name for something else: there, `owner` is whose call it was."""
 MADE = ("session_id", "run_id", "terminal_id", "approval_id", "name", "status")
 VALUE_CHARS = 256
+
+
+def may_stop(request: object) -> bool:
+    """Whether a call that looks on ends what it looks at when its caller leaves."""
+    return bool(getattr(request, "stop", False))
 
 
 def objects(request: Any) -> Names:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from k8e.buckets import Buckets
 from k8e.doors.service.call import Call
-from k8e.doors.service.naming import LOOKS
+from k8e.doors.service.naming import LOOKS, may_stop
 from k8e.errors import Exhausted
 
 __all__ = ["READS", "Rates"]
@@ -29,11 +29,12 @@ class Rates:
     def __call__(self, name: str, call: Call, request: object) -> Iterator[None]:
         """Raises: Exhausted, with the time to wait."""
         # The caller's own share, also while it speaks for somebody else: nobody can spend another's.
-        self.take(name, call.caller.owner)
+        self.take(name, call.caller.owner, request)
         yield
 
-    def take(self, name: str, owner: str) -> None:
-        kind, buckets = ("reading", self._reads) if name in READS else ("changing", self._writes)
+    def take(self, name: str, owner: str, request: object = None) -> None:
+        is_reading = name in READS and not may_stop(request)
+        kind, buckets = ("reading", self._reads) if is_reading else ("changing", self._writes)
         wait_s = buckets.take(owner) if buckets else 0.0
         if wait_s:
             raise Exhausted(f"too many {kind} calls at once: retry in {wait_s:.3f} s", retry_after_s=wait_s)
