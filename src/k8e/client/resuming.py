@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 
 from k8e.client.errors import NotFound, Unreachable
-from k8e.client.retries import pause_s
+from k8e.client.retries import Patience, pause_s
 from k8e.client.transport import Transport
 from k8e.client.values import Chunk, Exit
 
@@ -23,11 +23,11 @@ class Resuming(Transport):
         """`first`, and after a lost connection `again` from the offsets that were reached, until it is too late."""
         offsets = {"stdout": stdout_offset, "stderr": stderr_offset}
         lost: Unreachable | None = None
-        items, attempt, waited_s = first, 0, 0.0
+        items, attempt, patience = first, 0, Patience()
         while True:
             try:
                 async for item in items:
-                    lost, attempt, waited_s = None, 0, 0.0
+                    lost, attempt, patience = None, 0, Patience()
                     if isinstance(item, Chunk):
                         offsets[item.stream] = item.offset + len(item.data)
                     yield item
@@ -41,7 +41,7 @@ class Resuming(Transport):
             pause = pause_s(
                 lost,
                 attempt=attempt,
-                waited_s=waited_s,
+                waited_s=patience.used_s(),
                 chance=random.random(),  # noqa: S311 - it only spreads clients out
                 repeatable=True,
                 was_answered=self._was_answered,
@@ -49,5 +49,5 @@ class Resuming(Transport):
             if pause is None:
                 raise lost
             await asyncio.sleep(pause)
-            attempt, waited_s = attempt + 1, waited_s + pause
+            attempt += 1
             items = again(offsets["stdout"], offsets["stderr"])

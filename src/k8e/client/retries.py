@@ -1,4 +1,4 @@
-"""When to ask again, and how long to wait before it: pure decisions.
+"""When to ask again, and how long to wait before it.
 
 Asked again is only what cannot happen twice: a call that never left this machine, one that was turned away before
 anything was done, and one whose second time finds what the first one left.
@@ -6,14 +6,34 @@ anything was done, and one whose second time finds what the first one left.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 from k8e.client.errors import Exhausted, SandboxError, Unreachable
 
-__all__ = ["BUDGET_S", "pause_s"]
+__all__ = ["BUDGET_S", "Patience", "pause_s"]
 
 BUDGET_S = 30.0
 """All waiting for one call together; a server that is restarted is back before, on a busy machine, too."""
 FIRST_S = 0.05
 LONGEST_S = 1.0
+
+
+class Patience:
+    """How much waiting one call has cost since it first failed, the attempts themselves included.
+
+    A server that is starting takes a connection and says nothing yet: then it is the attempts that take the time.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: float | None = None
+
+    def used_s(self) -> float:
+        now = self._clock()
+        if self._since is None:
+            self._since = now
+        return now - self._since
 
 
 def pause_s(

@@ -17,7 +17,7 @@ from k8e.client.discovery import Target
 from k8e.client.errors import DeadlineExceeded, SandboxError, Unreachable
 from k8e.client.light import calls
 from k8e.client.light.calls import ERROR_KEY, PERSON_S, QUICK_S, refusal, unreachable
-from k8e.client.retries import pause_s
+from k8e.client.retries import Patience, pause_s
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -104,7 +104,7 @@ class Transport:
             await channel.close()
 
     async def _call(self, method: aio.UnaryUnaryMultiCallable[Q, R], request: Q, *, timeout_s: float | None) -> R:
-        waited_s = 0.0
+        patience = Patience()
         attempt = 0
         while True:
             try:
@@ -114,7 +114,7 @@ class Transport:
                 pause = pause_s(
                     error,
                     attempt=attempt,
-                    waited_s=waited_s,
+                    waited_s=patience.used_s(),
                     chance=random.random(),  # noqa: S311 - it only spreads clients out
                     repeatable=isinstance(request, REPEATABLE),
                     was_answered=self._was_answered,
@@ -125,7 +125,6 @@ class Transport:
                 self._was_answered = True
                 return answer
             await asyncio.sleep(pause)
-            waited_s += pause
             attempt += 1
 
     async def _each(self, call: aio.UnaryStreamCall[Q, R] | aio.StreamStreamCall[Q, R]) -> AsyncIterator[R]:

@@ -11,7 +11,7 @@ import pytest
 from k8e import errors as server_errors
 from k8e.client import AsyncSandboxClient
 from k8e.client.errors import Conflict, Exhausted, NotFound, SandboxError, SandboxLost, ServerFailed, Unreachable
-from k8e.client.retries import BUDGET_S, pause_s
+from k8e.client.retries import BUDGET_S, Patience, pause_s
 from k8e.doors.service.call import Call
 from tests.support.door import open_door
 
@@ -105,3 +105,14 @@ async def test_a_limit_without_a_time_is_told_at_once(data_dir: Path, refused: l
         with pytest.raises(Exhausted, match="destroy one"):
             await client.create_session()
     assert refused == ["CreateSession"]
+
+
+def test_the_attempts_themselves_use_up_patience_too() -> None:
+    now = 100.0
+    patience = Patience(lambda: now)
+    now += 50.0  # before the first failure nothing was waited for
+    assert patience.used_s() == 0.0
+    now += 20.0
+    assert patience.used_s() == 20.0
+    now += 11.0
+    assert decided(unreachable(was_sent=False), waited_s=patience.used_s()) is None
