@@ -72,17 +72,23 @@ STOP_BOUND_S = 60
 
 
 def run(settings: ServerSettings, *, environ: Mapping[str, str], report: Reporter) -> None:
-    """Serve until told to stop. Raises: Conflict when another server has the directory, HostUnsupported."""
+    """Serve until told to stop. Raises: Conflict when another has the directory or an address, HostUnsupported."""
     make_directories(settings.data_dir)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with locked(settings.data_dir / "server" / "lock"):
+        for directory in (
+            settings.data_dir / "server",
+            settings.data_dir / "server" / "tls",
+            settings.data_dir / "audit",
+        ):
+            whole.clear(directory)
         stage_skill(settings.data_dir / "server" / "skills")
         with ThreadPoolExecutor(max_workers=1) as asking:
             registries = asking.submit(read_registries, environ)
             provisioned = ensure(Path(settings.tools_dir or settings.data_dir), report, env=environ)
         try:
-            # Before anything is made: a server that cannot be reached must not fill a pool first.
+            # Before any sandbox is made: a server that cannot be reached must not fill a pool first.
             with reachable(settings) as places:
                 asyncio.run(main(settings, provisioned, registries.result(), places))
         except BaseExceptionGroup as error:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["replace"]
+__all__ = ["clear", "replace"]
 
+_UNFINISHED = ".new"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 
 
@@ -15,8 +16,8 @@ def replace(path: Path, data: bytes, *, mode: int, durable: bool = False) -> Non
 
     With `durable` it is there after a loss of power, too.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    temporary.unlink(missing_ok=True)
+    # Nobody else's, whichever thread, process or machine that shares the directory writes the same file now.
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}{_UNFINISHED}")
     try:
         with os.fdopen(os.open(temporary, _NEW, mode), "wb") as file:
             file.write(data)
@@ -31,6 +32,12 @@ def replace(path: Path, data: bytes, *, mode: int, durable: bool = False) -> Non
         temporary.unlink(missing_ok=True)
     if durable:
         _sync(path.parent)
+
+
+def clear(directory: Path, name: str = "*") -> None:
+    """Remove what writers that were killed half-way left of a file, or of all; only where nobody writes it now."""
+    for left in directory.glob(f".{name}.*{_UNFINISHED}"):
+        left.unlink(missing_ok=True)
 
 
 def _sync(directory: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,22 @@ def test_a_failure_leaves_the_old_content_and_nothing_beside_it(tmp_path: Path) 
     assert sorted(each.name for each in tmp_path.iterdir()) == ["directory", "file"]
 
 
-def test_what_a_killed_process_left_is_no_hindrance(tmp_path: Path) -> None:
-    (tmp_path / f".file.{os.getpid()}.new").write_bytes(b"half")
-    whole.replace(tmp_path / "file", b"all", mode=0o600)
+def test_threads_that_write_one_file_at_once_do_not_meet(tmp_path: Path) -> None:
+    path, contents = tmp_path / "file", [bytes([letter]) * 200_000 for letter in b"abcd"]
+
+    def write(content: bytes) -> None:
+        for _ in range(50):
+            whole.replace(path, content, mode=0o600)
+            assert path.read_bytes() in contents
+
+    with ThreadPoolExecutor(len(contents)) as threads:
+        list(threads.map(write, contents))
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_a_killed_process_left_is_cleared_and_nothing_else(tmp_path: Path) -> None:
+    for name in (".file.0a1b2c3d4e5f.new", "file.new", ".file", "new"):
+        (tmp_path / name).write_bytes(b"half")
+    whole.clear(tmp_path)
+    whole.clear(tmp_path / "missing")
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".file", "file.new", "new"]

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from k8e import whole
 from k8e.client.errors import InvalidRequest, ServerFailed
 from k8e.client.light.profiles import write
 
@@ -50,6 +51,7 @@ def store(directory: Path, endpoint: str, made: Certificates) -> None:
 def forget(directory: Path) -> None:
     for name in ("endpoint", "client.key", "client.crt", "ca.crt"):
         (directory / name).unlink(missing_ok=True)
+    whole.clear(directory, "client.key")
 
 
 def checked(made: Certificates, roots: bytes | None) -> Certificates:
