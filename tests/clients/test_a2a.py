@@ -30,7 +30,7 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 from google.protobuf.json_format import Parse
-from httpx import AsyncClient
+from httpx import AsyncClient, Timeout
 
 from k8e.a2a.contexts import session_id_of
 from k8e.client import AsyncSandboxClient, SandboxClient
@@ -292,7 +292,8 @@ async def test_a_stream_shows_that_it_lives_while_the_program_says_nothing(
     call = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": {"message": message}}
     content = call if path == "/a2a" else {"message": message}
     async with (
-        AsyncClient(base_url=agent.url, headers={"a2a-version": "1.0"}, timeout=PATIENCE_S) as http,
+        # Patient, but not as patient as the library itself, which shows something every 15 s.
+        AsyncClient(base_url=agent.url, headers={"a2a-version": "1.0"}, timeout=Timeout(PATIENCE_S, read=12)) as http,
         http.stream("POST", path, json=content) as answer,
     ):
         pings, events = 0, ""

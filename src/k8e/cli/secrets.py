@@ -46,7 +46,7 @@ def list_secrets(args: argparse.Namespace, calls: Calls) -> int:
             "updated_at": each.number("updated_at"),
             **({"owner": each.text("owner")} if args.all_owners else {}),
         }
-        for each in calls.unary("ListSecrets", {"all_owners": args.all_owners}).each("secrets")
+        for each in calls.unary("ListSecrets", {"all_owners": True} if args.all_owners else {}).each("secrets")
     ]
     print_rows(args, "secrets", rows)
     return 0

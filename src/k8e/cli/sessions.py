@@ -142,7 +142,7 @@ def show_status(args: argparse.Namespace, calls: Calls) -> int:
 
 
 def list_workspaces(args: argparse.Namespace, calls: Calls) -> int:
-    found = calls.unary("ListWorkspaces", {"all_owners": args.all_owners}).each("workspaces")
+    found = calls.unary("ListWorkspaces", {"all_owners": True} if args.all_owners else {}).each("workspaces")
     rows: list[dict[str, object]] = [
         {
             "tenant_id": each.text("tenant_id"),

@@ -321,7 +321,8 @@ class Sessions:
                 await self.brokering.give(session.owner, session.spec, box)
             if session.parent is not None:
                 session.parent.live_box()
-            await self._store.commit(session.enter(Phase.ACTIVE))
+            session.begin(time.time())
+            await self._store.commit(session.enter(Phase.ACTIVE), session.timed())
         else:
             session.enter(Phase.ACTIVE)
             await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
