@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from k8e.errors import InvalidSpec, NotFound
+from k8e.errors import Conflict, InvalidSpec, NotFound
 from k8e.model import Outcome, OwnerId, TerminalSize
 from tests.support.cells import OWNER, Cell
 
@@ -125,3 +125,25 @@ async def test_a_strangers_terminal_is_not_found(cell: Cell) -> None:
     await cell.engine.destroy_terminal(OWNER, terminal)
     with pytest.raises(NotFound):
         await cell.engine.write_terminal(OWNER, terminal, b"id\n")
+
+
+async def test_one_that_has_ended_unseen_can_still_be_closed(cell: Cell) -> None:
+    # Its viewer stands still, so its last output waits in the sandbox, and its end behind that.
+    view = await cell.engine.create_terminal(OWNER, cell.id, argv=["/bin/sh", "-c", "head -c 1100000 /dev/zero"])
+    shown = cell.engine.open_terminal(OWNER, view.terminal_id)
+    await anext(shown)
+    async with asyncio.timeout(60):
+        while any(each.pid == view.pid for each in await cell.engine.processes(OWNER, cell.id)):
+            await asyncio.sleep(0.05)
+    # As it is for a moment after every end: the sandbox has forgotten it, and the engine has not yet heard why.
+    terminal = cell.engine._terminals.find(OWNER, view.terminal_id)
+    await (await terminal.session.live_box().link()).call("forget", {"id": view.terminal_id})
+    assert terminal.outcome is None
+    assert await cell.engine.foreground(OWNER, view.terminal_id) == (-1, False)
+    with pytest.raises(Conflict, match="has ended"):
+        await cell.engine.signal_terminal(OWNER, view.terminal_id, signal.SIGINT)
+    with pytest.raises(Conflict, match="has ended"):
+        await cell.engine.resize_terminal(OWNER, view.terminal_id, TerminalSize(rows=10, cols=10))
+    await cell.engine.destroy_terminal(OWNER, view.terminal_id, grace_s=60.0)
+    with pytest.raises(NotFound):
+        await cell.engine.foreground(OWNER, view.terminal_id)

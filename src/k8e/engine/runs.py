@@ -180,9 +180,14 @@ class Runs:
 
     async def kill(self, run: Run, signal: int) -> None:
         """Signal it; 9 ends everything it started. Raises: Conflict when it is already over."""
+        has_ended = Conflict(f"run {run.id} has already ended")
         if run.outcome is not None:
-            raise Conflict(f"run {run.id} has already ended")
-        await ask(run.session, "kill", {"id": run.id, "signal": signal}, kind="run", name=run.id)
+            raise has_ended
+        try:
+            await ask(run.session, "kill", {"id": run.id, "signal": signal}, kind="run", name=run.id)
+        except NotFound as error:
+            # The sandbox knows the end before we have written it down.
+            raise has_ended from error
 
     def drop(self, session: Session) -> None:
         """The session ends: whoever follows a run hears that it was killed."""

@@ -29,6 +29,7 @@ __all__ = ["Terminal", "TerminalView", "Terminals"]
 
 _KEEP_BYTES: Final = 1024 * 1024
 _KEPT_IN_SANDBOX_BYTES: Final = 256 * 1024
+_HAS_ENDED: Final = "terminal {} has ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +69,11 @@ class Terminal:
 
     async def foreground(self) -> tuple[int, bool]:
         """The foreground process group (-1 unknown), and whether it waits for input."""
-        if self.outcome is not None:
+        try:
+            self._check_running()
+            answer = await self._ask("foreground")
+        except Conflict:
             return -1, False
-        answer = await self._ask("foreground")
         group = answer.get("pgid")
         return group if isinstance(group, int) else -1, bool(answer.get("input_waiting"))
 
@@ -86,10 +89,15 @@ class Terminal:
 
     def _check_running(self) -> None:
         if self.outcome is not None:
-            raise Conflict(f"terminal {self.id} has ended")
+            raise Conflict(_HAS_ENDED.format(self.id))
 
     async def _ask(self, op: str, **args: object) -> dict[str, Any]:
-        return await ask(self.session, op, {"id": self.id, **args}, kind="terminal", name=self.id)
+        """Raises: Conflict when it has ended, SandboxFailed."""
+        try:
+            return await ask(self.session, op, {"id": self.id, **args}, kind="terminal", name=self.id)
+        except NotFound as error:
+            # The sandbox knows the end before we have read all that was shown until then.
+            raise Conflict(_HAS_ENDED.format(self.id)) from error
 
     def view(self) -> TerminalView:
         return TerminalView(terminal_id=self.id, session_id=self.session.session_id, pid=self.pid)
@@ -185,12 +193,12 @@ class Terminals:
 
     async def destroy(self, terminal: Terminal, *, grace_s: float) -> None:
         """Hang up, wait at most `grace_s`, then kill whatever is left."""
-        if terminal.outcome is None and grace_s > 0:
-            await terminal.signal(signal.SIGHUP)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(grace_s):
-                    await terminal.ended()
-        if terminal.outcome is None:
+        with contextlib.suppress(Conflict):  # by itself, meanwhile
+            if grace_s > 0:
+                await terminal.signal(signal.SIGHUP)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(grace_s):
+                        await terminal.ended()
             await terminal.signal(signal.SIGKILL)
         if terminal.task is not None:
             terminal.task.cancel()
