@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import dns.message
@@ -22,6 +22,7 @@ from tests.support import egress_peer
 from tests.support.descriptors import descriptors, opened_and_kept
 from tests.support.egress_lab import OUTSIDE, PRIVATE, SERVER, TALKER, Guest, PlaneLab, policy
 from tests.support.egress_peer import GATEWAY, lookup
+from tests.support.eventually import eventually
 from tests.support.hellos import client_hello
 from tests.support.leaks import Lend
 
@@ -177,15 +178,6 @@ def _refused(guest: Guest, address: str, port: int, first: bytes = b"hello") -> 
         return True
 
 
-def _eventually(is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not is_so():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 # --- names ---
 
 
@@ -193,7 +185,7 @@ def test_a_listed_name_is_reached_and_its_connection_told_from_beginning_to_end(
     with _dial(guest, "one.test", 7) as sock:
         assert _echoes(sock, b"12345")
     assert lab.told(guest, "allowed", protocol="tcp", name="one.test", address=SERVER, port=7, rule="one.test:7")
-    assert _eventually(lambda: bool(lab.told(guest, "closed", name="one.test", bytes_sent=5, bytes_received=5)))
+    assert eventually(lambda: bool(lab.told(guest, "closed", name="one.test", bytes_sent=5, bytes_received=5)))
     assert guest.member.sandbox in lab.remembered
 
 
@@ -351,7 +343,7 @@ def test_a_silent_client_s_late_hello_is_still_judged(lab: PlaneLab, guest: Gues
     address = _address(guest, "one.test")
     with _connect(guest, address, 443) as right, _connect(guest, address, 443) as wrong:
         # The proxy has lost patience with both, and asked the server whether it speaks first.
-        assert _eventually(lambda: len(lab.told(guest, "allowed", port=443)) > 0)
+        assert eventually(lambda: len(lab.told(guest, "allowed", port=443)) > 0)
         assert _echoes(right, client_hello("one.test"))
         wrong.sendall(client_hello("two.test"))
         assert _is_cut(wrong)
@@ -482,7 +474,7 @@ def test_connections_beyond_the_cap_are_reset_and_places_are_given_back(lab: Pla
     assert _refused(guest, address, 7)
     assert [each for each in lab.told(guest, "denied", port=7) if "more than 3" in each.reason]
     held.pop().close()
-    assert _eventually(lambda: not _refused_once(guest, address))
+    assert eventually(lambda: not _refused_once(guest, address))
     for sock in held:
         sock.close()
 
@@ -501,7 +493,7 @@ def test_a_sandbox_with_a_rate_takes_longer_than_one_without(lab: PlaneLab, bulk
     slow = bulk.download(limited, 8_000_000)
     assert slow < 8
     # Its own speed is the machine's, which may be held up at any moment; the limit of the other is there every time.
-    assert _eventually(lambda: bulk.download(free, 8_000_000) > slow)
+    assert eventually(lambda: bulk.download(free, 8_000_000) > slow)
 
 
 def test_five_hundred_connections_are_open_at_once(lab: PlaneLab, bulk: Bulk) -> None:
@@ -513,10 +505,10 @@ def test_five_hundred_connections_are_open_at_once(lab: PlaneLab, bulk: Bulk) ->
 def test_a_hundred_bulk_streams_do_not_take_the_neighbour_s_share(lab: PlaneLab, bulk: Bulk) -> None:
     flooding, quiet = lab.add("flood", policy("one.test:9001")), lab.add("quiet", policy("one.test:9000"))
     with bulk.flood(flooding, "hoard", 100):
-        assert _eventually(lambda: lab.carried(flooding) > 0)
+        assert eventually(lambda: lab.carried(flooding) > 0)
         with bulk.downloading(quiet, 1 << 29):
             # From the first byte to the last that was seen: before and after it the others may have everything.
-            assert _eventually(lambda: lab.carried(quiet) > 0)
+            assert eventually(lambda: lab.carried(quiet) > 0)
             begun = last = lab.carried_by(quiet, flooding)
             while (now := lab.carried_by(quiet, flooding))[0]:
                 last = now
@@ -532,7 +524,7 @@ def test_ten_thousand_connections_leave_the_neighbour_its_own(lab: PlaneLab, bul
     with bulk.flood(flooding, "knock", 10_000):
         assert bulk.download(quiet, 1 << 28) > 0
         assert bulk.pings(quiet, 20) == 20
-        assert _eventually(lambda: bool(lab.told(flooding, "denied", port=_OTHER_BULK)))
+        assert eventually(lambda: bool(lab.told(flooding, "denied", port=_OTHER_BULK)))
         assert lab.connections(flooding) <= 200
 
 
@@ -560,10 +552,10 @@ def test_nothing_is_left_of_connections_that_ended_in_every_way(
                         sock.shutdown(how)
 
     every_way()
-    assert _eventually(lambda: lab.connections(guest) == 0)
+    assert eventually(lambda: lab.connections(guest) == 0)
     before = descriptors()
     for _ in range(3):
         every_way()
-    assert _eventually(lambda: lab.connections(guest) == 0)
+    assert eventually(lambda: lab.connections(guest) == 0)
     # But for pipes that wait for the next connections: how many were needed at once is not the same every time.
-    assert _eventually(lambda: {number for number, _ in descriptors() - before} <= lab.spare_pipes())
+    assert eventually(lambda: {number for number, _ in descriptors() - before} <= lab.spare_pipes())

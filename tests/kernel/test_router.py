@@ -20,6 +20,7 @@ from k8e.egress import netns
 from k8e.egress.links import set_kernel
 from k8e.egress.router import Router
 from k8e.egress.ruleset import _CONNECTIONS_AT_ONCE, _CONNECTIONS_PER_S, GATEWAY
+from tests.support.eventually import eventually
 from tests.support.wires import Wire, arrives, checksum, guarded, ipv4, ipv6_udp, plain, udp
 
 _ELSEWHERE = "203.0.113.9"
@@ -65,15 +66,6 @@ def _accepts(listener: socket.socket, *, expected: bool = True) -> tuple[str, in
         return None
     with connection:
         return (*connection.getsockname(), peer[0])
-
-
-def _eventually(is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not is_so():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 # --- what does get through ---------------------------------------------------------------------------------------------
@@ -143,7 +135,7 @@ def test_no_link_has_an_ipv6_address(wire: Wire) -> None:
         return "fe80" in wire.ip("-6", "address", "show", "dev", name, at=wire.hub)
 
     # The kernel gives the control its address when it has noticed that the link is up.
-    assert (_eventually(has_one) if _is_open(wire) else has_one()) is _is_open(wire)
+    assert (eventually(has_one) if _is_open(wire) else has_one()) is _is_open(wire)
     assert "inet6" not in wire.ip("address")
 
 
@@ -162,7 +154,7 @@ def test_ipv6_is_dropped_even_where_somebody_turned_it_on(wire: Wire) -> None:
         return arrives(at_hub) == b"hello"
 
     if _is_open(wire):
-        assert _eventually(gets_there)
+        assert eventually(gets_there)
     else:
         assert not any(gets_there() for _ in range(_TRIES))
 
@@ -257,7 +249,7 @@ def test_foreign_hardware_addresses_do_not_fill_the_hosts_table(wire: Wire) -> N
         known = wire.ip("neigh", at=wire.hub).splitlines()
         return len([line for line in known if line.startswith("10.0.")]) > 100
 
-    assert (_eventually(is_full) if _is_open(wire) else is_full()) is _is_open(wire)
+    assert (eventually(is_full) if _is_open(wire) else is_full()) is _is_open(wire)
 
 
 def test_a_flood_of_questions_is_cut_and_a_neighbours_are_not(router: Wire) -> None:
@@ -310,7 +302,7 @@ def _flooded(router: Wire) -> tuple[float, list[str]]:
         with router.open(socket.AF_INET, socket.SOCK_STREAM, at=router.neighbour.namespace) as mine:
             mine.settimeout(_PATIENCE_S)
             mine.connect((_ELSEWHERE, 80))
-            _eventually(lambda: router.neighbour.address in accepted)
+            eventually(lambda: router.neighbour.address in accepted)
     finally:
         is_over.set()
         taking.join()

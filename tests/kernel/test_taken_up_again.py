@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ import pytest
 from k8e.client import SandboxClient
 from k8e.client.values import Chunk, Exit
 from k8e.setup.provision import Provisioned
+from tests.support.eventually import eventually
 from tests.support.servers import Server
 
-_PATIENCE_S = 60.0
 _COMMAND = "echo first; until [ -e go ]; do sleep 0.05; done; echo second; exec sleep 600"
 
 
@@ -28,13 +27,6 @@ def mortal(data_dir: Path, host: Provisioned, free_tcp_port: int) -> Iterator[Se
 
 def _sleeps(client: SandboxClient, session_id: str) -> bool:
     return "sleep" in {process.comm for process in client.processes(session_id)}
-
-
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def _read(output: Iterator[Chunk | Exit], wanted: bytes) -> None:
@@ -56,9 +48,9 @@ def test_leaving_the_loop_ends_the_command_also_after_a_death(mortal: Server) ->
         client.write_file(session_id, "/workspace/go", "")
         _read(output, b"second\n")
         # From here on it sleeps without a pause.
-        _until(lambda: _sleeps(client, session_id))
+        assert eventually(lambda: _sleeps(client, session_id))
         output.close()
-        _until(lambda: not _sleeps(client, session_id))
+        assert eventually(lambda: not _sleeps(client, session_id))
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -73,10 +65,10 @@ def test_who_only_looks_on_leaves_the_command_alone_unless_told_otherwise(mortal
         watching = client.attach_exec(session_id, "mine", stop=stop)
         assert isinstance(watching, Generator)
         _read(watching, b"first\nsecond\n")
-        _until(lambda: _sleeps(client, session_id))
+        assert eventually(lambda: _sleeps(client, session_id))
         watching.close()
         if stop:
-            _until(lambda: not _sleeps(client, session_id))
+            assert eventually(lambda: not _sleeps(client, session_id))
         else:
             # Whoever looks next finds it as it was.
             _read(client.attach_exec(session_id, "mine"), b"first\nsecond\n")

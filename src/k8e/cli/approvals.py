@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
+from k8e.cli import shapes
 from k8e.cli.output import BAD_INPUT, print_json, print_rows, say
 from k8e.client.errors import Conflict, DeadlineExceeded, InvalidRequest, Unsupported
 from k8e.client.light.calls import Answer, Calls
@@ -97,9 +98,7 @@ def own_question(approval_id: str, calls: Calls) -> Answer | None:
 
 
 def list_approvals(args: argparse.Namespace, calls: Calls) -> int:
-    # A server that is not restarted yet knows only the words of its own version: say no more than is asked for.
-    everybodys = {"all_owners": True} if args.all_owners else {}
-    found = calls.unary("ListApprovals", {"all": args.all, **everybodys}).each("approvals")
+    found = calls.unary("ListApprovals", {"all": args.all, **shapes.everybodys(args)}).each("approvals")
     texts = ("approval_id", "session_id", "action", "status", "asked_by", "decided_by", "reason", "owner")
     times = ("asked_at", "expires_at", "decided_at")
     rows: list[dict[str, object]] = [

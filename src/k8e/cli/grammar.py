@@ -95,6 +95,11 @@ def add_output(parser: Parser, *, default: str = "json") -> None:
     parser.add_argument("--output", choices=["json", "table"], default=default, help=texts[default])
 
 
+def add_all_owners(parser: Parser) -> None:
+    """For lists of what has an owner."""
+    parser.add_argument("--all-owners", action="store_true", help="everybody's; only for administrators")
+
+
 def add_commands(parser: Parser, table: Mapping[str, tuple[str, Fill]], words: Sequence[str] | None) -> list[Parser]:
     """Only the command that was typed; all by name when none was, or all with their flags for the whole tree."""
     commands = parser.add_subparsers(metavar="command", required=True, parser_class=Parser)
@@ -149,7 +154,7 @@ def fill_secret(secret: Parser) -> None:
     keep.add_argument("--from-file", metavar="FILE", help="the file's exact bytes")
     keep.set_defaults(handler="secrets:set_secret", has_ok=True)
     listing = actions.add_parser("list", help="list names and keys; values are never shown", is_json=True)
-    listing.add_argument("--all-owners", action="store_true", help="everybody's; only for administrators")
+    add_all_owners(listing)
     listing.set_defaults(handler="secrets:list_secrets")
     delete = actions.add_parser("delete", help="forget one key, or all of a secret", is_json=True)
     delete.add_argument("name", metavar="NAME[:KEY]")

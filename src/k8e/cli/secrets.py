@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+from k8e.cli import shapes
 from k8e.cli.output import print_json, print_rows
 from k8e.client.errors import InvalidRequest, NotFound
 from k8e.client.light.calls import Calls, encoded
@@ -44,9 +45,9 @@ def list_secrets(args: argparse.Namespace, calls: Calls) -> int:
             "name": each.text("name"),
             "keys": each.texts("keys"),
             "updated_at": each.number("updated_at"),
-            **({"owner": each.text("owner")} if args.all_owners else {}),
+            **shapes.owner(args, each),
         }
-        for each in calls.unary("ListSecrets", {"all_owners": True} if args.all_owners else {}).each("secrets")
+        for each in calls.unary("ListSecrets", shapes.everybodys(args)).each("secrets")
     ]
     print_rows(args, "secrets", rows)
     return 0

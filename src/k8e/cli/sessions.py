@@ -104,7 +104,7 @@ def get_session(args: argparse.Namespace, calls: Calls) -> int:
 
 
 def list_sessions(args: argparse.Namespace, calls: Calls) -> int:
-    asked = {"phase": args.phase, "all_owners": args.all_owners}
+    asked = {"phase": args.phase, **shapes.everybodys(args)}
     found = calls.unary("ListSessions", asked).each("sessions")
     print_rows(args, "sessions", [shapes.session(each) for each in found], SESSION_COLUMNS)
     return 0
@@ -142,13 +142,13 @@ def show_status(args: argparse.Namespace, calls: Calls) -> int:
 
 
 def list_workspaces(args: argparse.Namespace, calls: Calls) -> int:
-    found = calls.unary("ListWorkspaces", {"all_owners": True} if args.all_owners else {}).each("workspaces")
+    found = calls.unary("ListWorkspaces", shapes.everybodys(args)).each("workspaces")
     rows: list[dict[str, object]] = [
         {
             "tenant_id": each.text("tenant_id"),
             "disk_bytes": each.number("disk_bytes"),
             "last_used": each.number("last_used"),
-            **({"owner": each.text("owner")} if args.all_owners else {}),
+            **shapes.owner(args, each),
         }
         for each in found
     ]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from k8e.client.light.calls import Answer, exact
 
-__all__ = ["decision", "denials", "file", "run", "server", "session"]
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["decision", "denials", "everybodys", "file", "owner", "run", "server", "session"]
 
 LIMITS = {
     "cpus": float,
@@ -21,6 +25,16 @@ LIMITS = {
     "connections": int,
     "network_bytes_per_s": int,
 }
+
+
+def everybodys(args: argparse.Namespace) -> dict[str, object]:
+    """What a list is asked for with `--all-owners`; else nothing, because an older server refuses words it does not know."""
+    return {"all_owners": True} if args.all_owners else {}
+
+
+def owner(args: argparse.Namespace, answer: Answer) -> dict[str, object]:
+    """Whose a row is, where that is the question."""
+    return {"owner": answer.text("owner")} if args.all_owners else {}
 
 
 def session(answer: Answer) -> dict[str, object]:

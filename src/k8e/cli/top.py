@@ -8,6 +8,7 @@ import sys
 import time
 from typing import NamedTuple
 
+from k8e.cli import shapes
 from k8e.cli.output import print_json
 from k8e.cli.table import lines
 from k8e.client.errors import InvalidRequest
@@ -44,7 +45,7 @@ def show_top(args: argparse.Namespace, calls: Calls) -> int:
 
 
 def read(args: argparse.Namespace, calls: Calls) -> Reading:
-    found = calls.unary("ListSessions", {"with_usage": True, "all_owners": args.all_owners}).each("sessions")
+    found = calls.unary("ListSessions", {"with_usage": True, **shapes.everybodys(args)}).each("sessions")
     sessions: dict[Whose, dict[str, object]] = {}
     cpu_s: dict[Whose, float] = {}
     for each in found:

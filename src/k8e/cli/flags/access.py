@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k8e.cli.grammar import Parser, add_output
+from k8e.cli.grammar import Parser, add_all_owners, add_output
 
 __all__ = [
     "fill_approvals",
@@ -36,7 +36,7 @@ def fill_approve(approve: Parser) -> None:
 def fill_approvals(approvals: Parser) -> None:
     approvals.add_argument("action", nargs="?", choices=["list"], help="list them, which it does anyway")
     approvals.add_argument("--all", action="store_true", help="also those that are decided or expired")
-    approvals.add_argument("--all-owners", action="store_true", help="everybody's; only for administrators")
+    add_all_owners(approvals)
     add_output(approvals)
     approvals.set_defaults(handler="approvals:list_approvals")
 

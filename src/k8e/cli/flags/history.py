@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k8e.cli.grammar import Parser, add_output
+from k8e.cli.grammar import Parser, add_all_owners, add_output
 
 __all__ = ["fill_events", "fill_log", "fill_ps", "fill_shell", "fill_top"]
 
@@ -31,7 +31,7 @@ def fill_ps(processes: Parser) -> None:
 def fill_top(top: Parser) -> None:
     top.add_argument("--once", action="store_true", help="print one table and end")
     top.add_argument("--interval", type=float, default=2.0, metavar="S", help="seconds between two looks (default 2)")
-    top.add_argument("--all-owners", action="store_true", help="everybody's; only for administrators")
+    add_all_owners(top)
     add_output(top, default="table")
     top.set_defaults(handler="top:show_top", starts_server=False)
 

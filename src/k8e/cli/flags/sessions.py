@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from k8e.cli.flags.programs import entries
-from k8e.cli.grammar import Parser, add_output
+from k8e.cli.grammar import Parser, add_all_owners, add_output
 
 __all__ = [
     "fill_allow_hosts",
@@ -64,7 +64,7 @@ def fill_get(get: Parser) -> None:
 
 def fill_sessions(sessions: Parser) -> None:
     sessions.add_argument("--phase", default="Active", help="Active (default), another phase, or all")
-    sessions.add_argument("--all-owners", action="store_true", help="everybody's; only for administrators")
+    add_all_owners(sessions)
     add_output(sessions)
     sessions.set_defaults(handler="sessions:list_sessions")
 
@@ -87,7 +87,7 @@ def fill_status(status: Parser) -> None:
 def fill_workspaces(workspaces: Parser) -> None:
     actions = workspaces.add_subparsers(metavar="list|delete", required=True, parser_class=Parser)
     listing = actions.add_parser("list", help="list them", is_json=True)
-    listing.add_argument("--all-owners", action="store_true", help="everybody's; only for administrators")
+    add_all_owners(listing)
     add_output(listing)
     listing.set_defaults(handler="sessions:list_workspaces")
     delete = actions.add_parser("delete", help="delete one with all its files", is_json=True)
