@@ -18,9 +18,9 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-from k8e import __version__, whole
+from k8e import __version__, locks, whole
 from k8e.agent import hook, libc
 from k8e.audit import Journal
 from k8e.doors import connect
@@ -63,10 +63,6 @@ log = logging.getLogger(__name__)
 
 DESCRIPTORS_EACH = 8
 """Of those that we may open, a connection of the gRPC door takes two; the rest is for sandboxes."""
-LOCK_TRIES = 20
-LOCK_PAUSE_S = 0.01
-LOCK_SHARED_S = 30.0
-"""How long those who only ask are waited for; longer than a busy machine keeps one of them from going on."""
 STOP_BOUND_S = 60
 """Sessions live on without us, so a stop that takes longer is simply cut off."""
 
@@ -76,7 +72,7 @@ def run(settings: ServerSettings, *, environ: Mapping[str, str], report: Reporte
     make_directories(settings.data_dir)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with locked(settings.data_dir / "server" / "lock"):
+    with locked(settings.data_dir):
         for directory in (
             settings.data_dir / "server",
             settings.data_dir / "server" / "tls",
@@ -210,38 +206,21 @@ def stage_skill(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold the data directory; the kernel lets go when we die, however that happens."""
-    with path.open("a+") as file:
-        if not is_taken(file):
-            file.seek(0)
+def locked(data_dir: Path) -> Iterator[None]:
+    """Be the one server of a data directory, and show it."""
+    with locks.private(data_dir / "engine" / "lock") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
             raise Conflict(
-                f"another server (pid {file.read().strip()}) uses {path.parent.parent}: "
+                f"another server (pid {file.read().strip()}) uses {data_dir}: "
                 "stop it with `k8e server stop`, or choose another --data-dir"
-            )
+            ) from error
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
-        yield
-
-
-def is_taken(file: IO[str]) -> bool:
-    """Whether the lock is ours now. A server has it alone, and keeps it.
-
-    Whoever asks if a server runs shares it for an instant, which on a busy machine may be long: that is waited out.
-    """
-    tries, end = 0, time.monotonic() + LOCK_SHARED_S
-    while tries < LOCK_TRIES and time.monotonic() < end:
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            fcntl.flock(file, fcntl.LOCK_UN)
-        except BlockingIOError:
-            tries += 1
-        time.sleep(LOCK_PAUSE_S)
-    return False
+        with locks.show(data_dir / "server" / "lock"):
+            yield
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["clear", "replace"]
+__all__ = ["clear", "replace", "unfinished"]
 
 _UNFINISHED = ".new"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
@@ -16,8 +16,7 @@ def replace(path: Path, data: bytes, *, mode: int, durable: bool = False) -> Non
 
     With `durable` it is there after a loss of power, too.
     """
-    # Nobody else's, whichever thread, process or machine that shares the directory writes the same file now.
-    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}{_UNFINISHED}")
+    temporary = unfinished(path)
     try:
         with os.fdopen(os.open(temporary, _NEW, mode), "wb") as file:
             file.write(data)
@@ -32,6 +31,14 @@ def replace(path: Path, data: bytes, *, mode: int, durable: bool = False) -> Non
         temporary.unlink(missing_ok=True)
     if durable:
         _sync(path.parent)
+
+
+def unfinished(path: Path) -> Path:
+    """A name for what will be this file once it is whole.
+
+    Nobody else's, whichever thread, process or machine that shares the directory writes the same file now.
+    """
+    return path.with_name(f".{path.name}.{os.urandom(6).hex()}{_UNFINISHED}")
 
 
 def clear(directory: Path, name: str = "*") -> None:

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import datetime
-import fcntl
 import json
 import os
 import signal
@@ -26,6 +25,7 @@ from k8e.doors.service.edge import Step
 from k8e.doors.service.presence import IN_PERSON, Presence
 from k8e.identity import KeyRing, Office, ServerCertificate, SocketTable, ensure_server_certificate
 from k8e.inside import InsideMcp
+from k8e.locks import show
 from k8e.mcp.host import Host
 from k8e.model import SessionSpec
 from tests.support.fake_engine import FakeEngine
@@ -151,8 +151,7 @@ async def main(root: Path) -> None:
         stack = contextlib.ExitStack()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, door.stopped.set)
         doors = {"pid": os.getpid(), "doors": {"grpc": f"grpcs://{door.target.endpoint}", "connect": connect}}
-        held = stack.enter_context((root / "server" / "lock").open("a"))
-        fcntl.flock(held, fcntl.LOCK_EX)
+        stack.enter_context(show(root / "server" / "lock"))
         (root / "server" / "server.json").write_text(json.dumps(doors))
         with contextlib.suppress(BrokenPipeError):
             print("ready", flush=True)

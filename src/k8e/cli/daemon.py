@@ -15,6 +15,7 @@ from k8e.cli.output import say
 from k8e.cli.running import is_running, ready_pid
 from k8e.client.errors import DeadlineExceeded, ServerFailed, Unreachable
 from k8e.client.light.places import SYSTEM_DATA_DIR
+from k8e.locks import private
 
 __all__ = ["client_only", "start", "wait_ready", "wait_stopped"]
 
@@ -125,6 +126,6 @@ def alone(path: Path) -> Iterator[None]:
     """Only one process starts the server; the others wait for its result."""
     import fcntl
 
-    with path.open("a") as file:
+    with private(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from k8e.client.light.places import data_dirs, own_data_dir
+from k8e.locks import is_shown
 
 __all__ = ["ensure_running", "is_running", "ready_pid"]
 
@@ -25,17 +26,8 @@ def ensure_running(environ: Mapping[str, str]) -> None:
 
 
 def is_running(data_dir: Path) -> bool:
-    """Whether a server holds the directory's lock."""
-    try:
-        import fcntl
-
-        with (data_dir / "server" / "lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except (ImportError, OSError):
-        return False
-    return False
+    """Whether a server has the directory."""
+    return is_shown(data_dir / "server" / "lock")
 
 
 def ready_pid(data_dir: Path) -> int | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from k8e.errors import HostUnsupported
+from k8e.locks import private
 from k8e.setup import gvisor, node, packages
 from k8e.setup.bundle import Bundle, build
 from k8e.setup.gvisor import Runsc
@@ -71,7 +72,7 @@ def _alone(tools: Path, report: Reporter) -> Iterator[None]:
     """One set-up at a time on a data directory; the lock goes with the process that holds it."""
     try:
         tools.mkdir(parents=True, exist_ok=True)
-        file = (tools / "lock").open("w", encoding="utf-8")
+        file = private(tools / "lock")
     except OSError as error:
         raise HostUnsupported(f"cannot write {tools}: {error.strerror}; choose another with --data-dir") from error
     with file:

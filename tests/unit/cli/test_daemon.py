@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,7 +16,7 @@ from k8e.cli.reaching import reach
 from k8e.cli.running import ensure_running, is_running, ready_pid
 from k8e.client.errors import SandboxError, ServerFailed, Unreachable
 from k8e.errors import Conflict
-from k8e.server import LOCK_PAUSE_S, LOCK_TRIES, locked
+from k8e.server import locked, make_directories
 
 Started = list["subprocess.Popen[bytes]"]
 PATIENCE_S = 60.0
@@ -110,38 +106,18 @@ def test_a_second_server_on_the_same_directory_is_refused_with_the_pid_of_the_fi
         "import sys\nfrom pathlib import Path\nfrom k8e.server import locked\n"
         "with locked(Path(sys.argv[1])):\n    print(flush=True)\n    sys.stdin.read()"
     )
-    lock = tmp_path / "lock"
-    argv = [sys.executable, "-c", code, str(lock)]
+    make_directories(tmp_path)
+    argv = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         first.stdout.readline()
-        with pytest.raises(Conflict, match=str(first.pid)), locked(lock):
+        with pytest.raises(Conflict, match=str(first.pid)), locked(tmp_path):
             pass
+        assert is_running(tmp_path)
         first.communicate()
-    with locked(lock):  # the control: free again once its holder is gone
-        assert lock.read_text().strip().isdecimal()
-
-
-def test_whoever_only_asks_whether_a_server_runs_keeps_none_from_starting(tmp_path: Path) -> None:
-    (tmp_path / "server").mkdir()
-    lock = tmp_path / "server" / "lock"
-    lock.touch()
-    with lock.open() as asking, ThreadPoolExecutor() as aside:
-        # As `is_running` holds it, for as long as it takes the other to come.
-        fcntl.flock(asking, fcntl.LOCK_SH)
-        starting = aside.submit(lambda: contextlib.ExitStack().enter_context(locked(lock)))
-        while not _waits_for(lock):
-            time.sleep(0.001)
-        # Longer than a server of somebody else's is waited for: a busy machine may stop whoever asks at any moment.
-        time.sleep(2 * LOCK_TRIES * LOCK_PAUSE_S)
-        fcntl.flock(asking, fcntl.LOCK_UN)
-        starting.result()
-
-
-def _waits_for(lock: Path) -> bool:
-    """Whether a second descriptor of the file is open here."""
-    held = [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink() and each.resolve() == lock]
-    return len(held) > 1
+    assert not is_running(tmp_path)
+    with locked(tmp_path):  # the control: free again once its holder is gone
+        pass
 
 
 @pytest.mark.parametrize("words", [["sandbox", "run", "true"], ["server"], ["doctor"]], ids=" ".join)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 from k8e.doors.connect import serve
 from k8e.egress.defaults import Registries
 from k8e.errors import InvalidSpec
+from k8e.locks import show
 from k8e.model import HostRule
 from k8e.policy import entries
 from k8e.server import egress_settings
@@ -106,8 +106,7 @@ async def test_a_server_that_does_not_stop_in_time_is_said_with_its_log(data_dir
     )
     async with open_door(data_dir) as door, serve(door.edge, path=data_dir / "server" / "k8e.sock") as address:
         (data_dir / "server" / "server.json").write_text(json.dumps({"pid": 1, "doors": {"connect": address}}))
-        with (data_dir / "server" / "lock").open("a") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with show(data_dir / "server" / "lock"):
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", code, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
