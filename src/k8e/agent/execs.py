@@ -118,10 +118,15 @@ class Exec:
             self._send_order()
 
     def _send_order(self) -> None:
-        if self._end is None:
-            self._attempts += 1
-            self._handle = self._runners.take(self._hear)
-            self._handle.send(self._order, self._fds)
+        if self._end is not None:
+            return
+        if self._verdict:
+            # Whoever killed it while it waited for its turn found nothing to kill, and will not come again.
+            self._exited(signal.SIGKILL)
+            return
+        self._attempts += 1
+        self._handle = self._runners.take(self._hear)
+        self._handle.send(self._order, self._fds)
 
     def _drop_fds(self) -> None:
         """The command's ends of its pipes: kept until it has started, in case it must be tried again."""
