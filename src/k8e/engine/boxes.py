@@ -75,9 +75,10 @@ class Box:
 
     async def link(self) -> Link:
         """A working link. Raises: SandboxLost, SandboxFailed."""
-        if self._link is None:
+        # A lost one may still be here: whoever forgets it has its turn later than those that the loss has woken.
+        if self._link is None or self._link.is_lost:
             async with self._dialing:
-                if self._link is None:
+                if self._link is None or self._link.is_lost:
                     self._link = await self._dial()
         return self._link
 

@@ -27,6 +27,7 @@ STDERR: Final = 2
 
 _AGENT_GRACE_S: Final = 10.0
 # How long past its own time limit a command may keep the agent from answering before we stop believing the agent.
+_REATTACH_PAUSE_S: Final = 0.05
 _SIGKILL: Final = 9
 _FORGET_TRIES: Final = 20
 _FORGET_PAUSE_S: Final = 0.1
@@ -236,7 +237,8 @@ class ExecStream:
             try:
                 return await (await self._box.link()).open("attach", {"id": self.exec_id, "offsets": offsets})
             except LinkLost:
-                continue
+                # An agent that hangs up on whoever comes must not keep the loop from everybody else.
+                await asyncio.sleep(_REATTACH_PAUSE_S)
 
     def _output(self, data: Data) -> Output:
         if data.channel not in (STDOUT, STDERR):

@@ -29,6 +29,7 @@ class _Starving:
         self._gone = asyncio.Event()
         self.idle = asyncio.Event()
         self.relieved_times = 0
+        self.is_lost = False
 
     async def dial(self, sandbox: SandboxId) -> Link:
         return cast("Link", self)

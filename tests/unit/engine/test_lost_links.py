@@ -1,0 +1,128 @@
+"""A link that is lost, in the turn of the loop before everybody has heard of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from k8e.engine.boxes import Box
+from k8e.engine.execs import ExecStream
+from k8e.engine.substrate import Substrate
+from k8e.engine.tasks import Tasks
+from k8e.model import Death, Outcome, Reason, SandboxId, Template
+from k8e.wire.aio import Event, Link, LinkLost
+
+pytestmark = pytest.mark.anyio
+
+
+class _Agent:
+    """One link: to an agent whose commands end at once, until the link is lost."""
+
+    def __init__(self, *, is_lost: bool = False) -> None:
+        self.is_lost = is_lost
+        self.asked: list[str] = []
+        self._items = [Event("started", {"pid": 7}), Event("exited", {"reason": "exited", "code": 3})]
+
+    async def open(self, op: str, args: Mapping[str, Any]) -> _Agent:
+        self.asked.append(op)
+        # What asks again in the same turn would ask for ever, and nothing else would run.
+        assert len(self.asked) < 4
+        return self._checked()
+
+    async def receive(self) -> Event:
+        return self._checked()._items.pop(0)
+
+    async def closed(self) -> None:
+        """Nobody has heard of the loss yet."""
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        self.is_lost = True
+
+    def _checked(self) -> _Agent:
+        if self.is_lost:
+            raise LinkLost("reset")
+        return self
+
+
+class _Reachable:
+    """A sandbox that can be reached over these links, one after the other, and then is dead."""
+
+    def __init__(self, *links: _Agent) -> None:
+        self.links = list(links)
+        self._gone = asyncio.Event()
+
+    async def dial(self, sandbox: SandboxId) -> Link:
+        if not self.links:
+            self._gone.set()
+            raise ConnectionRefusedError
+        return cast("Link", self.links.pop(0))
+
+    async def death(self, sandbox: SandboxId) -> Death:
+        await self._gone.wait()
+        return Death(detail="killed")
+
+    async def out_of_memory(self, sandbox: SandboxId) -> None:
+        await asyncio.Event().wait()
+
+    def oom_kills(self, sandbox: SandboxId) -> int:
+        return 0
+
+
+async def _connected(sandbox: _Reachable, tasks: Tasks) -> Box:
+    box = Box(SandboxId("sb-x"), Template(), cast("Substrate", sandbox), tasks)
+    await box.connect()
+    return box
+
+
+async def test_a_command_starts_over_a_new_link_when_the_old_one_was_just_lost() -> None:
+    old, new = _Agent(), _Agent()
+    async with Tasks() as tasks:
+        stream = ExecStream(await _connected(_Reachable(old, new), tasks), "exec-1", tasks)
+        old.is_lost = True
+        await stream.start({"id": "exec-1"})
+        outcome = await stream.next()
+        assert isinstance(outcome, Outcome)
+    assert outcome.exit_code == 3
+    assert "exec" in new.asked
+
+
+async def test_a_reader_goes_on_over_a_new_link_when_the_old_one_was_just_lost() -> None:
+    old, new = _Agent(), _Agent()
+    async with Tasks() as tasks:
+        stream = ExecStream(await _connected(_Reachable(old, new), tasks), "exec-1", tasks)
+        await stream.start({"id": "exec-1"})
+        old.is_lost = True
+        outcome = await stream.next()
+        assert isinstance(outcome, Outcome)
+    assert outcome.exit_code == 3
+    assert old.asked == ["exec"]
+    assert new.asked[0] == "attach"
+
+
+async def test_a_reader_whose_sandbox_dies_in_the_same_turn_hears_so() -> None:
+    old = _Agent()
+    async with Tasks() as tasks:
+        stream = ExecStream(await _connected(_Reachable(old), tasks), "exec-1", tasks)
+        await stream.start({"id": "exec-1"})
+        old.is_lost = True
+        outcome = await stream.next()
+        assert isinstance(outcome, Outcome)
+    assert outcome.reason is Reason.SANDBOX_LOST
+
+
+async def test_a_reader_that_is_hung_up_on_leaves_the_loop_to_others() -> None:
+    first, useless = _Agent(), [_Agent(is_lost=True) for _ in range(100)]
+    sandbox = _Reachable(first, *useless)
+    async with Tasks() as tasks:
+        stream = ExecStream(await _connected(sandbox, tasks), "exec-1", tasks)
+        await stream.start({"id": "exec-1"})
+        first.is_lost = True
+        reading = tasks.start(stream.next(), name="reading")
+        await asyncio.sleep(0)
+        # It has tried, and our turn came before it had used up all that there is.
+        assert 0 < len(sandbox.links) < len(useless)
+        reading.cancel()
