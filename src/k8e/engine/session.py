@@ -89,12 +89,27 @@ class Session:
     detail: str = ""
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever changes what it was promised."""
+    is_ending: bool = False
+    """Its end has begun, though its phase says so only when its children are gone."""
+
+    @property
+    def is_live(self) -> bool:
+        return self.phase is Phase.ACTIVE and self.box is not None and not self.is_ending
 
     def live_box(self) -> Box:
         """The sandbox to work in. Raises: SandboxLost with the reason."""
-        if self.phase is not Phase.ACTIVE or self.box is None:
-            raise SandboxLost(f"session {self.session_id} is {self.phase}", self.detail)
+        if self.box is None or not self.is_live:
+            raise self._lost()
         return self.box
+
+    def check_stays(self) -> None:
+        """Raises: SandboxLost once it is bound to go."""
+        if self.is_ending or self.phase in (Phase.TERMINATING, Phase.GONE):
+            raise self._lost()
+
+    def _lost(self) -> SandboxLost:
+        phase = Phase.TERMINATING if self.is_ending else self.phase
+        return SandboxLost(f"session {self.session_id} is {phase}", self.detail)
 
     def begin(self, now: float) -> None:
         """Its time runs from when it has its sandbox: a wait for one uses up nothing of it."""

@@ -143,7 +143,8 @@ class Sessions:
         return await self._owned(self._create(owner, spec, parent=parent), name="create sub-agent")
 
     async def extend(self, session: Session, *, ttl_s: float | None, idle_timeout_s: float | None) -> None:
-        """Move the deadlines, counted from now."""
+        """Move the deadlines, counted from now. Raises: SandboxLost when it is about to end."""
+        session.check_stays()
         now = time.time()
         if ttl_s is not None:
             session.expires_at = deadline(now, ttl_s)
@@ -172,7 +173,7 @@ class Sessions:
     async def renew_secrets(self, owner: OwnerId, name: str) -> None:
         """A secret has changed: from now on its brokers use what it is now. Raises: SandboxFailed."""
         for session in self.of(owner):
-            if session.phase is Phase.ACTIVE and any(each.secret_name == name for each in session.spec.brokered):
+            if session.is_live and any(each.secret_name == name for each in session.spec.brokered):
                 await self.brokering.renew(owner, session.spec, session.live_box())
 
     def claim(self, session: Session) -> Claim:
@@ -202,8 +203,15 @@ class Sessions:
         if ending is None:
             ending = self._tasks.start(self._end(session, why), name=f"end {session.session_id}")
             self._endings[session] = ending
-            ending.add_done_callback(lambda _task: self._endings.pop(session, None))
+            # At once: whatever is asked of it from now on would be lost with it.
+            session.is_ending = True
+            ending.add_done_callback(lambda _task: self._ending_is_over(session))
         return ending
+
+    def _ending_is_over(self, session: Session) -> None:
+        """However it went: a session that could not be ended is what it was before."""
+        del self._endings[session]
+        session.is_ending = False
 
     async def remember_use(self) -> None:
         """Write down when sessions were last used, so that idleness is not forgotten by a restart."""
@@ -272,6 +280,8 @@ class Sessions:
 
     def _reserve(self, owner: OwnerId, spec: SessionSpec, parent: Session | None) -> Session:
         """Take the name before anything is built, so that two callers cannot both have it."""
+        if parent is not None:
+            parent.live_box()
         self._rates.take(owner)
         if len(held := self.of(owner)) >= self.settings.quotas.sessions:
             raise _too_many(held, time.time())
@@ -368,8 +378,8 @@ class Sessions:
         await self._store.commit(Change("DELETE FROM sandboxes WHERE id=?", (box.id,)), *also)
 
     async def _end(self, session: Session, why: str) -> None:
-        for child in list(session.children):
-            await self.destroy(child, why="parent ended")
+        while session.children:
+            await self.destroy(session.children[0], why="parent ended")
         if session.phase is not Phase.TERMINATING:
             await self._store.commit(session.enter(Phase.TERMINATING, detail=why))
         self.on_end(session)

@@ -1,0 +1,87 @@
+"""A session whose end has begun, on every runtime: it takes no more work, and takes along all that is its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from k8e.engine.boxes import Box
+from k8e.engine.engine import Engine
+from k8e.errors import SandboxFailed, SandboxLost
+from k8e.lifecycle import Phase
+from k8e.model import Runtime
+from tests.support.cells import OWNER, Cell, CellFactory
+
+pytestmark = pytest.mark.anyio
+
+
+def _names(engine: Engine) -> set[str]:
+    return {view.session_id for view in engine.list_sessions(OWNER)}
+
+
+@asynccontextmanager
+async def _while_its_child_ends(parent: Cell, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """The parent's end has begun and waits, for the length of the block, until its only child is removed."""
+    child = await parent.engine.run_subagent(OWNER, parent.id)
+    destroy, reached, may_go = Box.destroy, asyncio.Event(), asyncio.Event()
+
+    async def wait_first(box: Box) -> None:
+        if box.id == child.sandbox:
+            reached.set()
+            await may_go.wait()
+        await destroy(box)
+
+    monkeypatch.setattr(Box, "destroy", wait_first)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(parent.engine.destroy_session(OWNER, parent.id), name="destroy the parent")
+        await reached.wait()
+        try:
+            yield
+        finally:
+            may_go.set()
+
+
+async def test_a_parent_that_ends_gets_no_more_children(
+    runtime: Runtime, cells: CellFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cells(runtime) as parent:
+        before = _names(parent.engine) - {parent.id}
+        await parent.engine.destroy_session(OWNER, (await parent.engine.run_subagent(OWNER, parent.id)).session_id)
+        async with _while_its_child_ends(parent, monkeypatch):
+            with pytest.raises(SandboxLost, match="Terminating"):
+                await parent.engine.run_subagent(OWNER, parent.id)
+        assert _names(parent.engine) == before
+
+
+async def test_a_session_that_ends_is_neither_extended_nor_used(
+    runtime: Runtime, cells: CellFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cells(runtime) as parent:
+        await parent.engine.extend_session(OWNER, parent.id, ttl_s=500)
+        assert (await parent.sh("echo used")).stdout == b"used\n"
+        async with _while_its_child_ends(parent, monkeypatch):
+            with pytest.raises(SandboxLost, match="Terminating"):
+                await parent.engine.extend_session(OWNER, parent.id, ttl_s=500)
+            with pytest.raises(SandboxLost, match="Terminating"):
+                await parent.sh("echo used")
+        assert parent.id not in _names(parent.engine)
+
+
+async def test_a_session_that_could_not_be_ended_can_be_used_and_ended_later(
+    runtime: Runtime, cells: CellFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_box: Box) -> None:
+        raise SandboxFailed("destroy", "as the test wants it")
+
+    async with cells(runtime) as parent:
+        await parent.engine.run_subagent(OWNER, parent.id)
+        with monkeypatch.context() as patched:
+            patched.setattr(Box, "destroy", fail)
+            with pytest.raises(SandboxFailed, match="tried again"):
+                await parent.engine.destroy_session(OWNER, parent.id)
+        assert parent.engine.get_session(OWNER, parent.id).phase is Phase.ACTIVE
+        assert (await parent.sh("echo used")).stdout == b"used\n"
+        await parent.engine.destroy_session(OWNER, parent.id)
