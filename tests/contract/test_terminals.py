@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from k8e.errors import Conflict, InvalidSpec, NotFound
-from k8e.model import Outcome, OwnerId, TerminalSize
+from k8e.model import Outcome, OwnerId, Reason, TerminalSize
 from tests.support.cells import OWNER, Cell
 
 pytestmark = pytest.mark.anyio
@@ -101,6 +101,14 @@ async def test_a_second_viewer_sees_what_was_shown(cell: Cell) -> None:
     again = _Screen(cell.engine.open_terminal(OWNER, terminal))
     await again.until(b"memory")
     await cell.engine.destroy_terminal(OWNER, terminal, grace_s=1.0)
+
+
+async def test_whoever_watches_a_terminal_that_is_closed_hears_its_end(cell: Cell) -> None:
+    terminal, screen = await _open(cell, "/bin/sh", "-c", "echo rea''dy; exec sleep 1000")
+    await screen.until(b"ready")
+    await cell.engine.destroy_terminal(OWNER, terminal)
+    outcome = await screen.end()
+    assert (outcome.reason, outcome.signal, outcome.exit_code) == (Reason.KILLED, signal.SIGKILL, 137)
 
 
 async def test_nobody_watching_does_not_block_the_program(cell: Cell) -> None:

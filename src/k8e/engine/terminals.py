@@ -30,6 +30,13 @@ __all__ = ["Terminal", "TerminalView", "Terminals"]
 _KEEP_BYTES: Final = 1024 * 1024
 _KEPT_IN_SANDBOX_BYTES: Final = 256 * 1024
 _HAS_ENDED: Final = "terminal {} has ended"
+_KILLED: Final = Outcome(
+    status=Status.FAILED,
+    exit_code=128 + signal.SIGKILL,
+    signal=signal.SIGKILL,
+    reason=Reason.KILLED,
+    detail="the terminal was closed",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,9 +207,8 @@ class Terminals:
                     async with asyncio.timeout(grace_s):
                         await terminal.ended()
             await terminal.signal(signal.SIGKILL)
-        if terminal.task is not None:
-            terminal.task.cancel()
         # Nobody reads it to its end any more, and until then it would keep its session busy.
+        _stop(terminal, _KILLED)
         await terminal.stream.close()
         self._by_id.pop(terminal.id, None)
         await self._store.commit(Change("DELETE FROM terminals WHERE id=?", (terminal.id,)))
@@ -210,10 +216,7 @@ class Terminals:
     def drop(self, session: Session) -> None:
         """The session ends: viewers hear of it."""
         for terminal in [terminal for terminal in self._by_id.values() if terminal.session is session]:
-            if terminal.task is not None:
-                terminal.task.cancel()
-            if terminal.outcome is None:
-                terminal.end(_lost("the session ended"))
+            _stop(terminal, _lost("the session ended"))
             self._by_id.pop(terminal.id, None)
 
     def _follow(self, terminal: Terminal) -> None:
@@ -232,6 +235,14 @@ class Terminals:
             terminal.end(_lost(str(error)))
         finally:
             terminal.session.terminals -= 1
+
+
+def _stop(terminal: Terminal, outcome: Outcome) -> None:
+    """Read no more of it; viewers that have not heard its own end hear this one."""
+    if terminal.task is not None:
+        terminal.task.cancel()
+    if terminal.outcome is None:
+        terminal.end(outcome)
 
 
 async def _pid(stream: ExecStream, command: Command) -> int:
