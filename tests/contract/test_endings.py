@@ -10,9 +10,10 @@ import pytest
 
 from k8e.engine.boxes import Box
 from k8e.engine.engine import Engine
-from k8e.errors import SandboxFailed, SandboxLost
+from k8e.engine.store import Change, Store
+from k8e.errors import Conflict, InvalidSpec, SandboxFailed, SandboxLost
 from k8e.lifecycle import Phase
-from k8e.model import Runtime
+from k8e.model import Claim, Limits, Runtime, SandboxId, SessionSpec
 from tests.support.cells import OWNER, Cell, CellFactory
 
 pytestmark = pytest.mark.anyio
@@ -85,3 +86,65 @@ async def test_a_session_that_could_not_be_ended_can_be_used_and_ended_later(
         assert parent.engine.get_session(OWNER, parent.id).phase is Phase.ACTIVE
         assert (await parent.sh("echo used")).stdout == b"used\n"
         await parent.engine.destroy_session(OWNER, parent.id)
+
+
+async def test_a_session_destroyed_in_the_moment_it_comes_to_be_leaves_no_sandbox(
+    runtime: Runtime, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, sandboxes, written, may_go = Store.commit, list[SandboxId](), asyncio.Event(), asyncio.Event()
+
+    async def wait_when_active(store: Store, *changes: Change) -> None:
+        await commit(store, *changes)
+        for change in changes:
+            if change.sql.startswith("INSERT INTO sessions"):
+                sandboxes.append(SandboxId(str(change.values[2])))
+            if change.sql.startswith("UPDATE sessions SET phase") and change.values[0] is Phase.ACTIVE:
+                written.set()
+                await may_go.wait()
+
+    monkeypatch.setattr(Store, "commit", wait_when_active)
+    spec = SessionSpec(runtime=runtime, session_id="short-lived", limits=Limits(cpus=0.5))
+    creating = asyncio.ensure_future(engine.create_session(OWNER, spec))
+    await written.wait()
+    assert sandboxes[0] in await engine._substrate.survivors(), "the control"
+    await engine.destroy_session(OWNER, "short-lived")
+    may_go.set()
+    with pytest.raises(SandboxLost, match="Gone"):
+        await creating
+    assert len(sandboxes) == 1, "no other sandbox is tried for a session that is gone"
+    assert sandboxes[0] not in await engine._substrate.survivors()
+
+
+async def test_the_name_of_a_session_that_could_not_be_made_is_free_when_nothing_of_it_is_left(
+    runtime: Runtime, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure, destroy, refused = Box.configure, Box.destroy, set[SandboxId]()
+    removing, may_go = asyncio.Event(), asyncio.Event()
+
+    async def refuse_workspaces(box: Box, claim: Claim) -> None:
+        if claim.workspace is None:
+            return await configure(box, claim)
+        refused.add(box.id)
+        raise InvalidSpec("as the test wants it")
+
+    async def wait_first(box: Box) -> None:
+        if box.id in refused:
+            removing.set()
+            await may_go.wait()
+        await destroy(box)
+
+    spec = SessionSpec(runtime=runtime, session_id="same-again", tenant="same-again")
+    with monkeypatch.context() as patched:
+        patched.setattr(Box, "configure", refuse_workspaces)
+        patched.setattr(Box, "destroy", wait_first)
+        creating = asyncio.ensure_future(engine.create_session(OWNER, spec))
+        await removing.wait()
+        with pytest.raises(Conflict, match="already exists"):
+            await engine.create_session(OWNER, spec)
+        may_go.set()
+        with pytest.raises(InvalidSpec, match="as the test wants it"):
+            await creating
+    await engine.create_session(OWNER, spec)
+    assert engine._store.rows("SELECT * FROM sessions WHERE session_id='same-again'")
+    await engine.destroy_session(OWNER, "same-again")
+    await engine.delete_workspace(OWNER, "same-again")

@@ -32,7 +32,7 @@ from k8e.engine.substrate import Substrate
 from k8e.engine.tasks import Tasks
 from k8e.engine.transcript import Transcript
 from k8e.engine.workspaces import Workspaces
-from k8e.errors import Conflict, Denied, Exhausted, HostUnsupported, K8eError, NotFound, SandboxFailed
+from k8e.errors import Conflict, Denied, Exhausted, HostUnsupported, K8eError, NotFound, SandboxFailed, SandboxLost
 from k8e.lifecycle import Phase
 from k8e.model import Claim, Death, OwnerId, SandboxId, SessionId, SessionSpec, Template
 
@@ -257,8 +257,7 @@ class Sessions:
             raise HostUnsupported(f"runtime {spec.runtime} is not available on this host: {reason}")
 
     async def _create(self, owner: OwnerId, spec: SessionSpec, *, parent: Session | None) -> Session:
-        session = self._reserve(owner, spec, parent)
-        key, began = (owner, session.session_id), time.perf_counter()
+        session, began = self._reserve(owner, spec, parent), time.perf_counter()
         try:
             if parent is not None:
                 session.workspace = parent.workspace or await self._substrate.share_workspace(parent.live_box().id)
@@ -268,9 +267,7 @@ class Sessions:
                 )
             await self._claim(session)
         except BaseException:
-            self._by_key.pop(key, None)
-            if parent is not None and session in parent.children:
-                parent.children.remove(session)
+            self._forget(session)
             raise
         self.observer.claimed(spec.runtime, warm=session.warm, took_s=time.perf_counter() - began)
         self._events.add(
@@ -312,11 +309,12 @@ class Sessions:
                 await self._take(session, box)
             except BaseException as error:
                 # Once claimed, a sandbox never goes back to the pool, whatever it was that failed.
-                gone = self._tasks.start(self.discard(box, *session.deleted()), name=f"discard {box.id}")
-                if not isinstance(error, SandboxFailed) or attempt == _CLAIM_TRIES:
+                gone = self._tasks.start(self.discard(box, _unwritten(box.id)), name=f"discard {box.id}")
+                if isinstance(error, K8eError):
+                    # The next to have this name, our next try too, writes it down again: this must be gone by then.
+                    await asyncio.wait({gone})
+                if not isinstance(error, SandboxFailed) or attempt == _CLAIM_TRIES or not _is_wanted(session):
                     raise
-                # The next try writes the session down again: what this one wrote must be gone by then, not later.
-                await asyncio.wait({gone})
             else:
                 return
 
@@ -336,6 +334,9 @@ class Sessions:
         else:
             session.enter(Phase.ACTIVE)
             await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
+        if session.phase is not Phase.ACTIVE:
+            # Whoever ended it while this was written down saw no sandbox to remove.
+            raise SandboxLost(f"session {session.session_id} is {session.phase}", session.detail)
         self._hold(session, box)
         if box.is_dead:
             self._lost(session, Death())
@@ -391,10 +392,16 @@ class Sessions:
         else:
             await self._store.commit(*session.deleted())
         session.enter(Phase.GONE)
-        self._by_key.pop((session.owner, session.session_id), None)
+        self._forget(session)
+        self._events.add(session.owner, session.session_id, "session.ended", why=why)
+
+    def _forget(self, session: Session) -> None:
+        """Its name is free from now on; it may have been before, and have a new bearer."""
+        key = (session.owner, session.session_id)
+        if self._by_key.get(key) is session:
+            del self._by_key[key]
         if session.parent is not None and session in session.parent.children:
             session.parent.children.remove(session)
-        self._events.add(session.owner, session.session_id, "session.ended", why=why)
 
     def _lost(self, session: Session, death: Death) -> None:
         if session.phase is not Phase.ACTIVE:
@@ -433,6 +440,17 @@ def _too_many(held: Sequence[Session], now: float) -> Exhausted:
     return Exhausted(
         f"you already have {len(held)} sessions: destroy one first, or retry in {wait_s:.0f} s", retry_after_s=wait_s
     )
+
+
+def _is_wanted(session: Session) -> bool:
+    """Whether another sandbox would help it: not if it, or its parent, was ended while it was made."""
+    is_over = session.phase in (Phase.TERMINATING, Phase.GONE)
+    return not is_over and (session.parent is None or session.parent.is_live)
+
+
+def _unwritten(sandbox: SandboxId) -> Change:
+    """The change that forgets a session which never had this sandbox, and so neither runs nor terminals."""
+    return Change("DELETE FROM sessions WHERE sandbox=?", (sandbox,))
 
 
 def _phase(sandbox: SandboxId, phase: Phase) -> Change:
