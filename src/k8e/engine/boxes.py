@@ -88,14 +88,18 @@ class Box:
         try:
             link = await self._substrate.dial(self.id)
         except (SandboxFailed, OSError, TimeoutError, ProtocolError, LinkLost) as error:
-            # A dying sandbox refuses connections a moment before the kernel reports its death.
-            if await self._is_dying():
-                raise self.lost() from error
-            raise SandboxFailed("reach the sandbox's agent", error) from error
+            raise await self.unreachable(error) from error
         self._tasks.start(self._forget_when_closed(link), name=f"link of {self.id}")
         return link
 
+    async def unreachable(self, error: Exception) -> SandboxFailed:
+        """The error for whoever its agent did not answer: SandboxLost when that is because it dies."""
+        if await self._is_dying():
+            return self.lost()
+        return SandboxFailed("reach the sandbox's agent", error)
+
     async def _is_dying(self) -> bool:
+        # A dying sandbox hangs up and refuses connections a moment before the kernel reports its death.
         if self._watches:
             await asyncio.wait(self._watches[:1], timeout=_DYING_S)
         return self.is_dead

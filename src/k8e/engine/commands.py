@@ -143,13 +143,14 @@ class Commands:
 
 
 async def ask(session: Session, op: str, args: Mapping[str, object], *, kind: str, name: str) -> dict[str, Any]:
-    """A small question to a session's agent. Raises: NotFound for that kind and name, SandboxFailed."""
+    """A small question to a session's agent. Raises: NotFound for that kind and name, SandboxLost, SandboxFailed."""
+    box = session.live_box()
     try:
-        return await (await session.live_box().link()).call(op, args)
+        return await (await box.link()).call(op, args)
     except RemoteError as error:
         raise remote_failure(error, kind=kind, name=name) from error
     except (LinkLost, TimeoutError) as error:
-        raise SandboxFailed("reach the sandbox's agent", error) from error
+        raise await box.unreachable(error) from error
 
 
 def _result(captures: Mapping[int, Capture], outcome: Outcome, denied: tuple[Denial, ...]) -> ExecResult:

@@ -121,13 +121,18 @@ class ExecStream:
     async def start(self, args: Mapping[str, Any]) -> None:
         """Ask the agent to run it; sent twice after a lost link it still runs once."""
         try:
-            self._stream = await (await self._box.link()).open("exec", args)
-        except LinkLost:
-            self._stream = await (await self._box.link()).open("exec", args)
+            self._stream = await self._begin(args)
+        except LinkLost as error:
+            raise await self._box.unreachable(error) from error
         except ValueError as error:
             raise InvalidSpec(
                 "with its environment it is larger than 1 MiB: write it to a file first", field="command"
             ) from error
+
+    async def _begin(self, args: Mapping[str, Any]) -> Stream:
+        with contextlib.suppress(LinkLost):
+            return await (await self._box.link()).open("exec", args)
+        return await (await self._box.link()).open("exec", args)
 
     async def attach(self, offsets: Mapping[int, int]) -> None:
         """Go on with a command that already runs, each channel from its offset. Raises: NotFound."""

@@ -85,8 +85,7 @@ class Files:
         async with _opened(self._box, "file.write", args) as stream:
             try:
                 async for chunk in chunks:
-                    async with asyncio.timeout(_STALL_TIMEOUT_S):
-                        await stream.send(_IN, chunk)
+                    await _send(stream, chunk, path)
                 await stream.finish(_IN)
             except RemoteError:
                 # The reason is in the stream itself: a full disk, a missing directory.
@@ -138,6 +137,8 @@ class Files:
             return await (await self._box.link()).call(op, args, timeout_s=_STALL_TIMEOUT_S)
         except RemoteError as error:
             raise remote_failure(error, kind="file", name=path) from error
+        except (LinkLost, TimeoutError) as error:
+            raise await self._box.unreachable(error) from error
 
 
 @contextlib.asynccontextmanager
@@ -150,7 +151,15 @@ async def _opened(box: Box, op: str, args: Mapping[str, Any]) -> AsyncIterator[S
             with contextlib.suppress(LinkLost):
                 await stream.cancel()
     except LinkLost as error:
-        raise SandboxFailed("the link to the sandbox broke", error) from error
+        raise await box.unreachable(error) from error
+
+
+async def _send(stream: Stream, chunk: bytes, path: str) -> None:
+    try:
+        async with asyncio.timeout(_STALL_TIMEOUT_S):
+            await stream.send(_IN, chunk)
+    except TimeoutError as error:
+        raise SandboxFailed(f"transfer {path}", "the sandbox stalled") from error
 
 
 async def _receive(stream: Stream, path: str) -> Data | Event | None:

@@ -10,8 +10,10 @@ import pytest
 
 from k8e.engine.boxes import Box
 from k8e.engine.execs import ExecStream
+from k8e.engine.files import Files
 from k8e.engine.substrate import Substrate
 from k8e.engine.tasks import Tasks
+from k8e.errors import SandboxFailed, SandboxLost
 from k8e.model import Death, Outcome, Reason, SandboxId, Template
 from k8e.wire.aio import Event, Link, LinkLost
 
@@ -24,6 +26,7 @@ class _Agent:
     def __init__(self, *, is_lost: bool = False) -> None:
         self.is_lost = is_lost
         self.asked: list[str] = []
+        self.answer: Exception = LinkLost("reset")
         self._items = [Event("started", {"pid": 7}), Event("exited", {"reason": "exited", "code": 3})]
 
     async def open(self, op: str, args: Mapping[str, Any]) -> _Agent:
@@ -34,6 +37,9 @@ class _Agent:
 
     async def receive(self) -> Event:
         return self._checked()._items.pop(0)
+
+    async def call(self, op: str, args: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        raise self.answer
 
     async def closed(self) -> None:
         """Nobody has heard of the loss yet."""
@@ -126,3 +132,25 @@ async def test_a_reader_that_is_hung_up_on_leaves_the_loop_to_others() -> None:
         # It has tried, and our turn came before it had used up all that there is.
         assert 0 < len(sandbox.links) < len(useless)
         reading.cancel()
+
+
+@pytest.mark.parametrize("error", [LinkLost("reset"), TimeoutError()])
+async def test_an_agent_that_does_not_answer_is_a_failure_while_its_sandbox_lives(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8e.engine.boxes._DYING_S", 0.0)
+    agent = _Agent()
+    agent.answer = error
+    async with Tasks() as tasks:
+        box = await _connected(_Reachable(agent), tasks)
+        with pytest.raises(SandboxFailed, match="reach the sandbox's agent") as raised:
+            await Files(box).stat("/workspace")
+    assert not isinstance(raised.value, SandboxLost)
+
+
+async def test_a_link_that_is_lost_as_often_as_it_is_made_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k8e.engine.boxes._DYING_S", 0.0)
+    async with Tasks() as tasks:
+        box = await _connected(_Reachable(*(_Agent(is_lost=True) for _ in range(3))), tasks)
+        with pytest.raises(SandboxFailed, match="reach the sandbox's agent"):
+            await ExecStream(box, "exec-1", tasks).start({"id": "exec-1"})
