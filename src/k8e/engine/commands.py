@@ -168,6 +168,6 @@ def _result(captures: Mapping[int, Capture], outcome: Outcome, denied: tuple[Den
 
 
 async def _feed(stream: ExecStream, data: bytes) -> None:
-    with contextlib.suppress(LinkLost):
+    with contextlib.suppress(SandboxFailed):
         await stream.send(data)
         await stream.send_eof()

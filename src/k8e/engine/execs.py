@@ -182,21 +182,35 @@ class ExecStream:
             return self._over(_lost(str(error)))
 
     async def send(self, data: bytes) -> None:
-        """Input for the command; waits while the command does not read."""
-        with contextlib.suppress(RemoteError):
-            await self._writer().send(STDIN, data)
+        """Input for the command; waits while the command does not read. Raises: SandboxLost, SandboxFailed."""
+        async with self._in_touch():
+            with contextlib.suppress(RemoteError):
+                await self._writer().send(STDIN, data)
 
     async def send_eof(self) -> None:
-        """No more input."""
-        with contextlib.suppress(RemoteError):
-            await self._writer().finish(STDIN)
+        """No more input. Raises: SandboxLost, SandboxFailed."""
+        async with self._in_touch():
+            with contextlib.suppress(RemoteError):
+                await self._writer().finish(STDIN)
 
     async def kill(self, signal: int = _SIGKILL) -> None:
-        """Signal the command; 9 ends everything it started."""
+        """Signal the command, unless it is over; 9 ends everything it started. Raises: SandboxLost, SandboxFailed."""
+        if self._is_over:
+            return
         try:
-            await (await self._box.link()).call("kill", {"id": self.exec_id, "signal": signal})
+            async with self._in_touch():
+                await (await self._box.link()).call("kill", {"id": self.exec_id, "signal": signal})
         except RemoteError as error:
-            raise remote_failure(error, kind="command", name=self.exec_id) from error
+            # The sandbox knows the end before we have read all that came until then.
+            if error.code != "not_found":
+                raise remote_failure(error, kind="command", name=self.exec_id) from error
+
+    @contextlib.asynccontextmanager
+    async def _in_touch(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except (LinkLost, TimeoutError) as error:
+            raise await self._box.unreachable(error) from error
 
     async def close(self, *, kill: bool = True) -> None:
         """Let go; unless told otherwise the command ends too. Safe to repeat and when already over."""

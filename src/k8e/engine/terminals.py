@@ -21,9 +21,8 @@ from k8e.engine.ids import new_id
 from k8e.engine.session import Session
 from k8e.engine.store import Change, Store
 from k8e.engine.tasks import Tasks
-from k8e.errors import Conflict, Exhausted, InvalidSpec, K8eError, NotFound, SandboxFailed
+from k8e.errors import Conflict, Exhausted, InvalidSpec, K8eError, NotFound
 from k8e.model import Command, Outcome, OwnerId, Reason, SessionId, Status, TerminalId, TerminalSize
-from k8e.wire.aio import LinkLost
 
 __all__ = ["Terminal", "TerminalView", "Terminals"]
 
@@ -62,13 +61,10 @@ class Terminal:
         self._changed = asyncio.Event()
 
     async def write(self, data: bytes) -> None:
-        """Type into it; waits while nobody reads. Raises: Conflict when it has ended."""
+        """Type into it; waits while nobody reads. Raises: Conflict when it has ended, SandboxLost, SandboxFailed."""
         self._check_running()
         self.session.last_used = time.time()
-        try:
-            await self.stream.send(data)
-        except LinkLost as error:
-            raise SandboxFailed("reach the terminal", error) from error
+        await self.stream.send(data)
 
     async def resize(self, size: TerminalSize) -> None:
         self._check_running()

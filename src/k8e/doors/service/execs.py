@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import math
 from collections.abc import AsyncIterator, Mapping
 
@@ -17,7 +18,7 @@ from k8e.doors.service import fields
 from k8e.doors.service.call import Call
 from k8e.doors.service.network import denial_messages
 from k8e.doors.service.sessions import shown
-from k8e.errors import InvalidSpec
+from k8e.errors import InvalidSpec, SandboxLost
 from k8e.model import Argv, Code, Command, Denial, ExecResult, Outcome, Shell
 
 __all__ = ["ExecRpcs", "command", "exit_message", "output_message"]
@@ -87,7 +88,13 @@ class ExecRpcs:
 
 
 async def feed(stream: ExecStream, inputs: AsyncIterator[pb.ExecInput], *, stdin: bool) -> None:
-    """Pass on what the caller sends; the end of its messages is the end of standard input."""
+    """Pass on what the caller sends, as long as there is a sandbox: of its death the output tells."""
+    with contextlib.suppress(SandboxLost):
+        await pass_on(stream, inputs, stdin=stdin)
+
+
+async def pass_on(stream: ExecStream, inputs: AsyncIterator[pb.ExecInput], *, stdin: bool) -> None:
+    """The end of the caller's messages is the end of standard input."""
     async for message in inputs:
         match message.WhichOneof("input"):
             case "stdin" | "eof" if not stdin:
