@@ -6,9 +6,12 @@ import asyncio
 
 import pytest
 
+from k8e._proto import sandbox_pb2 as pb
+from k8e.doors.service.runs import RunRpcs
 from k8e.engine.execs import Output
 from k8e.errors import Conflict, NotFound
 from k8e.model import MIB, Code, Command, Language, Limits, Outcome, OwnerId, Reason, Runtime, Shell, Status
+from tests.support.calls import as_uid
 from tests.support.cells import OWNER, Cell, CellFactory
 
 pytestmark = pytest.mark.anyio
@@ -104,3 +107,26 @@ async def test_a_run_ends_with_its_session(runtime: Runtime, cells: CellFactory)
         assert (await following).reason is Reason.SANDBOX_LOST
         with pytest.raises(NotFound):
             cell.engine.poll_run(OWNER, run_id)
+
+
+async def test_whoever_is_attached_to_a_run_gets_its_exit_when_the_session_ends(
+    runtime: Runtime, cells: CellFactory
+) -> None:
+    async with cells(runtime, limits=Limits(run_output_bytes=MIB)) as cell:
+        run_id = await _start(cell, "head -c 3000000 /dev/zero; echo rea''dy >&2; sleep 1000")
+        call, is_there = as_uid(0), asyncio.Event()
+
+        async def follow() -> None:
+            is_there.set()
+            await RunRpcs(cell.engine).AttachRun(call, pb.AttachRunRequest(run_id=run_id))
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(follow())
+            async with asyncio.timeout(60):
+                while cell.engine.poll_run(OWNER, run_id).stderr != b"ready\n":
+                    await asyncio.sleep(0.01)
+            await is_there.wait()
+            await cell.engine.destroy_session(OWNER, cell.id)
+        last = call.written[-1]
+        assert isinstance(last, pb.ExecOutput)
+        assert (last.exit.reason, last.exit.truncated) == (Reason.SANDBOX_LOST, True)

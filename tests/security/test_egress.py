@@ -188,7 +188,7 @@ async def neighbour(runtime: Runtime, world: World, outside: Outside) -> AsyncIt
     async with _inside(world.engine, runtime, allowed_hosts=listed) as cell:
         serving = {"serve": {"what": "serve", "port": TALK, "heard": "/workspace/heard"}}
         run = await cell.engine.start_run(OWNER, cell.id, _command(serving))
-        await anext(cell.engine.open_run(OWNER, run.run_id))  # it serves
+        await anext(aiter(cell.engine.open_run(OWNER, run.run_id)))  # it serves
         # Its book shall be longer than anybody else's.
         await _try(cell, {str(number): _ask(f"n{number}.{THEIRS}") for number in range(20)})
         own = await _try(cell, {"address": {"what": "address"}, "name": _ask(THEIRS)})

@@ -272,6 +272,37 @@ class FakeRun:
                 self.changed.notify_all()
 
 
+class FakeRunStream:
+    """A run as one follower reads it."""
+
+    def __init__(self, run: FakeRun, offsets: Mapping[int, int]) -> None:
+        self._run = run
+        self._offsets = offsets
+
+    @property
+    def truncated(self) -> bool:
+        return self._run.view.truncated
+
+    @property
+    def denied(self) -> tuple[Denial, ...]:
+        return self._run.view.egress_denied
+
+    async def __aiter__(self) -> AsyncIterator[FakeOutput | Outcome]:
+        run, at = self._run, dict(self._offsets)
+        while True:
+            async with run.changed:
+                await run.changed.wait_for(lambda: _has_news(run.view, at))
+                outcome = run.view.outcome
+                news = {1: run.view.stdout[at[1] :], 2: run.view.stderr[at[2] :]}
+            for channel, data in news.items():
+                if data:
+                    yield FakeOutput(channel=channel, offset=at[channel], payload=data)
+                    at[channel] += len(data)
+            if outcome is not None:
+                yield outcome
+                return
+
+
 class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
     def __init__(self, root: Path, group: asyncio.TaskGroup) -> None:
         self._root = root
@@ -425,23 +456,8 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
     def poll_run(self, owner: OwnerId, run_id: RunId) -> FakeRunView:
         return self._run(owner, run_id).view
 
-    async def open_run(
-        self, owner: OwnerId, run_id: RunId, offsets: Mapping[int, int]
-    ) -> AsyncIterator[FakeOutput | Outcome]:
-        run = self._run(owner, run_id)
-        at = dict(offsets)
-        while True:
-            async with run.changed:
-                await run.changed.wait_for(lambda: _has_news(run.view, at))
-                outcome = run.view.outcome
-                news = {1: run.view.stdout[at[1] :], 2: run.view.stderr[at[2] :]}
-            for channel, data in news.items():
-                if data:
-                    yield FakeOutput(channel=channel, offset=at[channel], payload=data)
-                    at[channel] += len(data)
-            if outcome is not None:
-                yield outcome
-                return
+    def open_run(self, owner: OwnerId, run_id: RunId, offsets: Mapping[int, int]) -> FakeRunStream:
+        return FakeRunStream(self._run(owner, run_id), offsets)
 
     async def kill_run(self, owner: OwnerId, run_id: RunId, signal: int = 9) -> None:
         await self._run(owner, run_id).process.kill(signal)

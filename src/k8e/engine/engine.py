@@ -21,7 +21,7 @@ from k8e.engine.approvals import Approval, Approvals
 from k8e.engine.commands import KEPT_FOR_A_RETURN, Commands, ask
 from k8e.engine.egress import Egress, EgressCounts
 from k8e.engine.events import EventLog
-from k8e.engine.execs import ExecStream, Output
+from k8e.engine.execs import ExecStream
 from k8e.engine.files import FileChange, Files
 from k8e.engine.gatekeeper import AtGate, Gatekeeper, unwitnessed
 from k8e.engine.gates import write_action
@@ -29,7 +29,7 @@ from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.packages import pip_install
 from k8e.engine.pool import ShelfStatus
 from k8e.engine.recover import recover
-from k8e.engine.runs import Runs, RunView
+from k8e.engine.runs import Runs, RunStream, RunView
 from k8e.engine.secrets import Sealer, Secrets, SecretView
 from k8e.engine.session import Session, SessionView
 from k8e.engine.sessions import Sessions
@@ -267,9 +267,7 @@ class Engine:
     def list_runs(self, owner: OwnerId, session_id: str) -> list[RunView]:
         return [run.view(output_bytes=0) for run in self._runs.of(self._sessions.find(owner, session_id))]
 
-    def open_run(
-        self, owner: OwnerId, run_id: str, offsets: Mapping[int, int] | None = None
-    ) -> AsyncIterator[Output | Outcome]:
+    def open_run(self, owner: OwnerId, run_id: str, offsets: Mapping[int, int] | None = None) -> RunStream:
         return self._runs.find(owner, run_id).follow(offsets or {})
 
     async def kill_run(self, owner: OwnerId, run_id: str, signal: int = 9) -> None:

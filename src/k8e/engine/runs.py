@@ -27,7 +27,7 @@ from k8e.engine.tasks import Tasks
 from k8e.errors import Conflict, Exhausted, K8eError, NotFound
 from k8e.model import Command, Denial, Outcome, OwnerId, Reason, RunId, SessionId, Status
 
-__all__ = ["Run", "RunView", "Runs"]
+__all__ = ["Run", "RunStream", "RunView", "Runs"]
 
 _CHUNK_BYTES = 256 * 1024
 _CHANNELS = (STDOUT, STDERR)
@@ -58,8 +58,9 @@ class Run:
         self.truncated = False
         self.task: asyncio.Task[None] | None = None
         self.begun = asyncio.Event()
+        self.grown = asyncio.Event()
+        """Set, and replaced, whenever there is more to read or the end to hear of."""
         self._directory = directory
-        self._grown = asyncio.Event()
 
     def path(self, channel: int) -> Path:
         return self._directory / str(channel)
@@ -81,27 +82,17 @@ class Run:
         self.notify()
 
     def notify(self) -> None:
-        self._grown.set()
-        self._grown = asyncio.Event()
+        self.grown.set()
+        self.grown = asyncio.Event()
 
     def read(self, channel: int, offset: int, length: int) -> bytes:
         with contextlib.suppress(FileNotFoundError), self.path(channel).open("rb") as file:
             return os.pread(file.fileno(), length, offset)
         return b""
 
-    async def follow(self, offsets: Mapping[int, int]) -> AsyncIterator[Output | Outcome]:
+    def follow(self, offsets: Mapping[int, int]) -> RunStream:
         """Everything from the offsets on, then the outcome."""
-        at = {channel: offsets.get(channel, 0) for channel in _CHANNELS}
-        while True:
-            grown, outcome = self._grown, self.outcome
-            for channel in _CHANNELS:
-                while payload := self.read(channel, at[channel], _CHUNK_BYTES):
-                    yield Output(channel, at[channel], payload)
-                    at[channel] += len(payload)
-            if outcome is not None:
-                yield outcome
-                return
-            await grown.wait()
+        return RunStream(self, offsets)
 
     def view(self, *, output_bytes: int) -> RunView:
         outcome = self.outcome
@@ -123,6 +114,38 @@ class Run:
             return self.path(channel).stat().st_size
         except FileNotFoundError:
             return 0
+
+
+class RunStream:
+    """A run as one follower reads it: output, then the outcome, and by then what else is known of its end.
+
+    It knows so by itself: a run that ended with its session can be asked nothing more.
+    """
+
+    def __init__(self, run: Run, offsets: Mapping[int, int]) -> None:
+        self._run = run
+        self._at = {channel: offsets.get(channel, 0) for channel in _CHANNELS}
+
+    @property
+    def truncated(self) -> bool:
+        bound = self._run.session.spec.limits.output_bytes
+        return self._run.truncated or any(at > bound for at in self._at.values())
+
+    @property
+    def denied(self) -> tuple[Denial, ...]:
+        return self._run.denied
+
+    async def __aiter__(self) -> AsyncIterator[Output | Outcome]:
+        while True:
+            grown, outcome = self._run.grown, self._run.outcome
+            for channel in _CHANNELS:
+                while payload := self._run.read(channel, self._at[channel], _CHUNK_BYTES):
+                    yield Output(channel, self._at[channel], payload)
+                    self._at[channel] += len(payload)
+            if outcome is not None:
+                yield outcome
+                return
+            await grown.wait()
 
 
 class Runs:

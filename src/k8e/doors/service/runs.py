@@ -26,11 +26,10 @@ class RunRpcs:
         return run_message(self._engine.poll_run(call.owner, fields.run_id(request.run_id)))
 
     async def AttachRun(self, call: Call, request: pb.AttachRunRequest) -> None:
-        run_id = fields.run_id(request.run_id)
-        async for item in self._engine.open_run(call.owner, run_id, offsets(request)):
+        run = self._engine.open_run(call.owner, fields.run_id(request.run_id), offsets(request))
+        async for item in run:
             if isinstance(item, Outcome):
-                run = self._engine.poll_run(call.owner, run_id)
-                await call.write(exit_message(item, truncated=run.truncated, denied=run.egress_denied))
+                await call.write(exit_message(item, truncated=run.truncated, denied=run.denied))
             else:
                 await call.write(output_message(item))
 
