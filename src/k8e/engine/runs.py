@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -24,7 +25,7 @@ from k8e.engine.session import Session
 from k8e.engine.sessions import Sessions
 from k8e.engine.store import Change, Store
 from k8e.engine.tasks import Tasks
-from k8e.errors import Conflict, Exhausted, K8eError, NotFound
+from k8e.errors import Conflict, Exhausted, K8eError, NotFound, SandboxLost
 from k8e.model import Command, Denial, Outcome, OwnerId, Reason, RunId, SessionId, Status
 
 __all__ = ["Run", "RunStream", "RunView", "Runs"]
@@ -109,6 +110,10 @@ class Run:
             egress_denied=self.denied,
         )
 
+    def remove(self) -> None:
+        """Everything that was written of it."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
     def _size(self, channel: int) -> int:
         try:
             return self.path(channel).stat().st_size
@@ -158,24 +163,47 @@ class Runs:
         self._by_id: dict[RunId, Run] = {}
 
     async def start(self, session: Session, command: Command) -> Run:
-        """Start a command that goes on when the caller leaves; without a time limit of its own it has none."""
+        """Start a command that goes on when the caller leaves; without a time limit of its own it has none.
+
+        Raises: SandboxLost, SandboxFailed, InvalidSpec, Exhausted; then there is no such run.
+        """
+        session.live_box()
         if session.runs >= self._per_session:
             raise Exhausted(
                 f"session {session.session_id} already has {session.runs} background runs: kill one or wait for it"
             )
         run = self._new(session, RunId(new_id("run")), started_at=time.time())
+        try:
+            await self._begin(run, command)
+        except BaseException:
+            self._undo(run)
+            raise
+        # Answered only when it runs: what a caller has been told of survives our death.
+        await run.begun.wait()
+        return run
+
+    async def _begin(self, run: Run, command: Command) -> None:
+        session = run.session
+        # Written down first: a crash here is a run that never started, not a command that nobody knows.
         await self._store.commit(
             Change(
                 "INSERT INTO runs VALUES (?,?,?,?,?,?)",
                 (run.id, session.owner, session.session_id, run.started_at, "", 0),
             )
         )
-        # Written down first: a crash here is a run that never started, not a command that nobody knows.
         stream = await self._commands.start(session, run.id, command, timeout_s=command.timeout_s or 0.0)
+        if run.outcome is not None:
+            # Its session has ended meanwhile, and there is no place any more for what it says.
+            await stream.close()
+            raise SandboxLost(f"session {session.session_id} is {session.phase}", session.detail)
         self._follow(run, stream)
-        # Answered only when it runs: what a caller has been told of survives our death.
-        await run.begun.wait()
-        return run
+
+    def _undo(self, run: Run) -> None:
+        """Nothing is left of a run that never began."""
+        self._part(run, "it could not be started")
+        # Not waited for: whoever asked may be gone. It comes after what wrote the run down, whether that is through or not.
+        self._store.post(Change("DELETE FROM runs WHERE id=?", (run.id,)))
+        run.remove()
 
     def find(self, owner: OwnerId, run_id: str) -> Run:
         """The caller's own run. Raises: NotFound."""
@@ -217,10 +245,15 @@ class Runs:
         for run in self.of(session):
             if run.task is not None:
                 run.task.cancel()
-            if run.outcome is None:
-                run.outcome = _lost(run, "the session ended")
-                run.notify()
-            self._by_id.pop(run.id, None)
+            self._part(run, "the session ended")
+
+    def _part(self, run: Run, why: str) -> None:
+        """It is no longer ours: whoever waits for it hears why, unless it has ended by itself."""
+        if run.outcome is None:
+            run.outcome = _lost(run, why)
+            run.notify()
+        run.begun.set()
+        self._by_id.pop(run.id, None)
 
     def _new(self, session: Session, run_id: RunId, *, started_at: float) -> Run:
         directory = self._sessions.directory(session) / run_id
