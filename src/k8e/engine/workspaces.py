@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from k8e.engine.gates import gates_from, gates_to_json, union
 from k8e.engine.ids import new_id
 from k8e.engine.store import Change, Store
 from k8e.engine.substrate import Substrate
-from k8e.errors import NotFound
+from k8e.errors import Conflict, NotFound
 from k8e.model import Gates, OwnerId, WorkspaceId
 
 __all__ = ["WorkspaceView", "Workspaces"]
@@ -45,11 +46,16 @@ class Workspaces:
             )
             for row in store.rows("SELECT * FROM workspaces")
         }
+        self._deletions: dict[tuple[OwnerId, str], asyncio.Event] = {}
+        """Those under way; each is set when it is over, however it went."""
 
     async def find_or_create(
         self, owner: OwnerId, tenant: str, *, disk_bytes: int, gates: Gates = NO_GATES
     ) -> WorkspaceId:
         """The pair's workspace; the first caller decides its size, every one may add gates."""
+        # What is being deleted may be gone before it is used, or stay if that is refused: only its end tells.
+        while deletion := self._deletions.get((owner, tenant)):
+            await deletion.wait()
         known = self._by_key.get((owner, tenant))
         view = WorkspaceView(
             owner=owner,
@@ -96,8 +102,15 @@ class Workspaces:
         return view
 
     async def delete(self, owner: OwnerId, tenant: str) -> None:
-        """Remove it with its content. Raises: NotFound, Conflict while a session uses it."""
-        view = self.find(owner, tenant)
-        await self._substrate.delete_workspace(view.workspace)
-        await self._store.commit(Change("DELETE FROM workspaces WHERE owner=? AND tenant=?", (owner, tenant)))
-        self._by_key.pop((owner, tenant), None)
+        """Remove it with its content. Raises: NotFound, Conflict while a session uses it or somebody else removes it."""
+        key, view = (owner, tenant), self.find(owner, tenant)
+        if key in self._deletions:
+            raise Conflict(f"workspace {tenant} is already being deleted")
+        deletion = self._deletions[key] = asyncio.Event()
+        try:
+            await self._substrate.delete_workspace(view.workspace)
+            await self._store.commit(Change("DELETE FROM workspaces WHERE id=?", (view.workspace,)))
+            del self._by_key[key]
+        finally:
+            del self._deletions[key]
+            deletion.set()
