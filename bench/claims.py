@@ -9,6 +9,7 @@ from bench.lab import RUNTIMES, Lab
 from bench.rows import Row, extra, ratio
 from bench.series import Probe, interleaved, timed
 from bench.server import ServerUnderTest
+from k8e.client import SandboxClient
 from k8e.model import Runtime
 
 __all__ = ["claims"]
@@ -30,15 +31,21 @@ def _claims(lab: Lab, server: ServerUnderTest, runtime: Runtime) -> Iterator[Row
         seen = interleaved(
             {
                 "empty": _quiet(server, timed(server.client.workspaces)),
-                "claim": _quiet(server, lambda: _claim(server)),
+                "claim": _quiet(server, lambda: _claim(server.client)),
+                "empty by grpc": _quiet(server, timed(server.by_grpc.workspaces)),
+                "claim by grpc": _quiet(server, lambda: _claim(server.by_grpc)),
                 "life": _quiet(server, life),
             },
             n=lab.n,
         )
-    claim = seen["claim"]
     if runtime is Runtime.GVISOR:
-        yield extra("empty call", seen["empty"], note="ListWorkspaces of an owner without any, through the SDK")
-    yield ratio(f"warm claim, {runtime}", claim, seen["empty"], beside="empty call", bound=_CALLS)
+        note = "ListWorkspaces of an owner without any, through the SDK"
+        yield extra("empty call, gRPC", seen["empty by grpc"], note=note)
+        yield extra("empty call, socket", seen["empty"], note=note)
+    claim, by_grpc = seen["claim"], seen["claim by grpc"]
+    for way, took in (("gRPC", by_grpc), ("socket", claim)):
+        name = f"warm claim, {runtime}, {way}"
+        yield ratio(name, took, seen["empty by grpc"], beside="empty gRPC call", bound=_CALLS)
     # A bare container starts far more quickly than a bare gVisor sandbox; only the latter is what a claim must beat.
     bound = _STARTS if runtime is Runtime.GVISOR else None
     yield ratio(f"warm claim, {runtime}, to a start", claim, seen["life"], beside=f"{bare.name} run", bound=bound)
@@ -52,8 +59,7 @@ def _quiet(server: ServerUnderTest, probe: Probe) -> Probe:
     return waiting
 
 
-def _claim(server: ServerUnderTest) -> float:
-    client = server.client
+def _claim(client: SandboxClient) -> float:
     began = time.perf_counter()
     session_id = client.create_session()
     took = (time.perf_counter() - began) * 1000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -23,10 +24,14 @@ _PAUSE_S = 0.01
 
 
 class ServerUnderTest:
-    """A running server and a client of it."""
+    """A running server and clients of it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], data_dir: Path, client: SandboxClient) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], data_dir: Path, client: SandboxClient, by_grpc: SandboxClient
+    ) -> None:
         self.client = client
+        """As the SDK finds its way by itself."""
+        self.by_grpc = by_grpc
         self.pid = process.pid
         self._data_dir = data_dir
 
@@ -68,8 +73,12 @@ class Deployment:
         """A server for the length of a block; everything that it made is destroyed at the end."""
         process = self._start(flags)
         try:
-            with SandboxClient(target=self._target()) as client:
-                yield ServerUnderTest(process, self.data_dir, client)
+            target = self._target()
+            with (
+                SandboxClient(target=target) as client,
+                SandboxClient(target=dataclasses.replace(target, socket="")) as by_grpc,
+            ):
+                yield ServerUnderTest(process, self.data_dir, client, by_grpc)
         finally:
             self._destroy(process)
 

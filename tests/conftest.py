@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from grpc import aio
 from hypothesis import HealthCheck, settings
 
 __all__ = ["anyio_backend", "pytest_addoption", "pytest_plugins"]
@@ -27,6 +28,10 @@ settings.load_profile("same")
 # A shell that runs us in the background has us ignore the keyboard, and so would every program that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# grpc stops its thread with the last thing that uses it, and a test that comes just then can crash the whole run.
+aio.init_grpc_aio()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

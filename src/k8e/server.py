@@ -24,6 +24,7 @@ from k8e import __version__, locks, whole
 from k8e.agent import hook, libc
 from k8e.audit import Journal
 from k8e.doors import connect
+from k8e.doors.connect import Bounds
 from k8e.doors.grpc import Address, FrontSettings, Listening, listening, serve
 from k8e.doors.service import Edge, IdentityRpcs, McpRpcs, ServerFacts, Service
 from k8e.doors.service.auditing import Auditing
@@ -63,6 +64,8 @@ log = logging.getLogger(__name__)
 
 DESCRIPTORS_EACH = 8
 """Of those that we may open, a connection of the gRPC door takes two; the rest is for sandboxes."""
+USERS = 4
+"""How many may have as many connections of the local door as they like before the server runs short."""
 STOP_BOUND_S = 60
 """Sessions live on without us, so a stop that takes longer is simply cut off."""
 
@@ -140,7 +143,12 @@ async def main(
             async with (
                 mcp.open(edge) as agents,
                 serving as door,
-                connect.serve(edge, path=settings.data_dir / "server" / "k8e.sock", undrained=stop.leave) as socket,
+                connect.serve(
+                    edge,
+                    path=settings.data_dir / "server" / "k8e.sock",
+                    bounds=connect_bounds(),
+                    undrained=stop.leave,
+                ) as socket,
                 numbers(settings, metrics, engine) as page,
                 asyncio.TaskGroup() as group,
             ):
@@ -248,6 +256,12 @@ def front_settings() -> FrontSettings:
     """As many connections as there are descriptors for, and no more than a machine of this kind needs."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTORS_EACH
     return FrontSettings(connections=min(most, FrontSettings().connections))
+
+
+def connect_bounds() -> Bounds:
+    """A call of the local door has a connection of its own, so one user has as many as a crowd of calls needs."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // (DESCRIPTORS_EACH * USERS)
+    return Bounds(connections=min(most, Bounds().connections))
 
 
 @contextlib.asynccontextmanager

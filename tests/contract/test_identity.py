@@ -34,7 +34,7 @@ async def made_key(admin: Caller, name: str, **fields: str) -> str:
 
 @pytest.mark.slow
 async def test_a_foreign_key_finds_nothing_through_any_rpc_of_the_real_server(server: Server) -> None:
-    async with open_channel(server.target()) as channel:
+    async with open_channel(server.by_tls()) as channel:
         admin = Caller(channel)
         alice = Caller(channel, await made_key(admin, "alice"))
         mallory = Caller(channel, await made_key(admin, "mallory"))
@@ -46,12 +46,12 @@ async def test_a_foreign_key_finds_nothing_through_any_rpc_of_the_real_server(se
 
 async def test_a_certificate_from_login_works_until_its_key_is_deleted(server: Server) -> None:
     private = ec.generate_private_key(ec.SECP256R1())
-    async with open_channel(server.target()) as channel:
+    async with open_channel(server.by_tls()) as channel:
         admin = Caller(channel)
         alice = Caller(channel, await made_key(admin, "alice"))
         (answer,) = (await alice.send("Login", pb.LoginRequest(csr=request_pem(private)))).messages
         target = dataclasses.replace(
-            server.target(), roots=answer.ca_cert.encode(), key=key_pem(private), certificate=answer.cert.encode()
+            server.by_tls(), roots=answer.ca_cert.encode(), key=key_pem(private), certificate=answer.cert.encode()
         )
         async with open_channel(target) as own:
             (me,) = (await Caller(own).send("WhoAmI", pb.WhoAmIRequest())).messages
@@ -64,7 +64,7 @@ async def test_the_server_tells_what_to_pin_and_keeps_its_own_to_itself(server: 
     directory = server.data_dir / "server"
     ca = (directory / "tls" / "sandbox-ca.crt").read_text()
     fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(ca)).hexdigest()
-    async with open_channel(server.target()) as channel:
+    async with open_channel(server.by_tls()) as channel:
         admin = Caller(channel)
         await made_key(admin, "somebody")
         (told,) = (await admin.send("ServerStatus", pb.ServerStatusRequest())).messages
@@ -80,7 +80,7 @@ async def test_the_server_tells_what_to_pin_and_keeps_its_own_to_itself(server: 
 
 
 async def test_the_health_of_the_service_is_for_everybody(server: Server) -> None:
-    target = server.target()
+    target = server.by_tls()
     credentials = grpc.ssl_channel_credentials(target.roots)
     with grpc.secure_channel(target.endpoint, credentials) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)

@@ -6,12 +6,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from k8e.client import Chunk, Exit, NotFound, SandboxClient, Session, Unreachable, retries
+from k8e.client.discovery import Target
 from k8e.setup.provision import Provisioned
 from tests.support.servers import Server
 
@@ -38,19 +39,23 @@ def test_a_server_that_listens_everywhere_is_found(data_dir: Path, host: Provisi
     server = Server(data_dir, "--pool-min", "0", listen="0.0.0.0:0")
     server.start()
     try:
-        with SandboxClient(target=server.target()) as client:
+        with SandboxClient(target=server.by_tls()) as client:
             assert client.whoami().via == "loopback"
     finally:
         server.destroy()
 
 
+WAYS = pytest.mark.parametrize("way", [Server.target, Server.by_tls], ids=["socket", "tls"])
+
+
+@WAYS
 @pytest.mark.timeout(300)
 def test_output_goes_on_and_calls_are_answered_when_the_server_comes_back(
-    mortal: Server, monkeypatch: pytest.MonkeyPatch
+    mortal: Server, way: Callable[[Server], Target], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However long this machine takes to start a server.
     monkeypatch.setattr(retries, "BUDGET_S", 200.0)
-    with SandboxClient(target=mortal.target()) as client:
+    with SandboxClient(target=way(mortal)) as client:
         session = client.create("container")
         command = "echo first; until [ -e go ]; do sleep 0.05; done; echo last; exit 5"
         items = session.exec_output(command)
@@ -70,9 +75,10 @@ def test_output_goes_on_and_calls_are_answered_when_the_server_comes_back(
         assert (run.wait(60).stdout, run.poll().exit_code) == ("first\nlast\n", 5)
 
 
+@WAYS
 @pytest.mark.timeout(300)
-def test_a_command_whose_answer_was_lost_is_not_run_twice(mortal: Server) -> None:
-    with SandboxClient(target=mortal.target()) as client:
+def test_a_command_whose_answer_was_lost_is_not_run_twice(mortal: Server, way: Callable[[Server], Target]) -> None:
+    with SandboxClient(target=way(mortal)) as client:
         session = client.create("container")
         failed: list[BaseException] = []
 

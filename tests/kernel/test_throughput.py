@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from k8e.client import Chunk, Exit, Limits, SandboxClient
+from k8e.client.discovery import Target
 from k8e.model import MIB, Runtime
 from k8e.setup.provision import Provisioned
-from tests.support.engines import RUNTIMES
 from tests.support.memory import peak_bytes, reset_peak, resident_bytes
 from tests.support.servers import Server
 
@@ -43,9 +43,15 @@ def fresh(data_dir: Path, host: Provisioned) -> Iterator[Server]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("runtime", RUNTIMES, ids=str)
-def test_a_gibibyte_to_a_slow_reader_does_not_grow_the_server(fresh: Server, runtime: Runtime) -> None:
-    with SandboxClient(target=fresh.target()) as client:
+@pytest.mark.parametrize(
+    ("runtime", "way"),
+    [(Runtime.GVISOR, Server.target), (Runtime.CONTAINER, Server.target), (Runtime.CONTAINER, Server.by_tls)],
+    ids=["gvisor-socket", "container-socket", "container-tls"],
+)
+def test_a_gibibyte_to_a_slow_reader_does_not_grow_the_server(
+    fresh: Server, runtime: Runtime, way: Callable[[Server], Target]
+) -> None:
+    with SandboxClient(target=way(fresh)) as client:
         sid = client.create_session(runtime_class=runtime)
         # The first stream loads whatever streams need; only then is there something to compare with.
         assert _drained(client, sid, 8 * MIB) == 8 * MIB

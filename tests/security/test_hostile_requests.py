@@ -39,7 +39,7 @@ NEVER_SENT = {"StopServer"}
 @pytest.fixture(scope="module")
 async def me(server: Server) -> AsyncIterator[Caller]:
     """An administrator with a key: it may call everything, Login too."""
-    async with open_channel(server.target()) as channel:
+    async with open_channel(server.by_tls()) as channel:
         (made,) = (await Caller(channel).send("CreateApiKey", pb.CreateApiKeyRequest(name="me", role="admin"))).messages
         yield Caller(channel, made.key)
         await Caller(channel).send("DeleteApiKey", pb.DeleteApiKeyRequest(name="me"))

@@ -16,9 +16,10 @@ import math
 import os
 import shutil
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from k8e.doors.engine import PoolStatus
 from k8e.engine import gates as asking
@@ -734,7 +735,7 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
         relative = command.cwd.removeprefix("/workspace").lstrip("/")
         argv = self._argv(session, command)
         secrets = self.secret_env(session.owner, session.spec.secret_refs)
-        process = await asyncio.create_subprocess_exec(
+        spawning = asyncio.create_subprocess_exec(
             *argv,
             cwd=session.directory / relative,
             env={"PATH": os.defpath + ":/usr/local/bin", **session.spec.env, **secrets, **command.env},
@@ -743,10 +744,20 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
+        process = await self._spawned(spawning)
         if process.stdin is not None:
             allow_unread_input(process.stdin)
         timeout_s = session.spec.limits.command_timeout_s if command.timeout_s is None else command.timeout_s
         return FakeExec(exec_id or f"exec-{next(self._count)}", process, timeout_s)
+
+    async def _spawned(self, spawning: Coroutine[Any, Any, asyncio.subprocess.Process]) -> asyncio.subprocess.Process:
+        """Python 3.11 waits for ever when it is cancelled in the midst of this, so it is let through to its end."""
+        started = asyncio.get_running_loop().create_task(spawning, name="spawning")
+        try:
+            return await asyncio.shield(started)
+        except asyncio.CancelledError:
+            (await started).kill()
+            raise
 
     def _argv(self, session: FakeSession, command: Command) -> list[str]:
         match command.what:

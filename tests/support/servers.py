@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -78,7 +79,12 @@ class Server:
         self._wait()
 
     def target(self) -> Target:
+        """As a client on this machine finds it."""
         return discover(environ={"K8E_DATA_DIR": str(self.data_dir)})
+
+    def by_tls(self) -> Target:
+        """As a client elsewhere would come."""
+        return dataclasses.replace(self.target(), socket="")
 
     def _is_ready(self) -> bool:
         with contextlib.suppress(OSError, ValueError, KeyError):

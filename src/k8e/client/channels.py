@@ -12,6 +12,7 @@ from grpc import aio
 
 from k8e.client.bridge import BridgeChannel
 from k8e.client.discovery import Target
+from k8e.client.local import LocalChannel
 
 __all__ = ["grpc_channel", "keep_for_ever", "open_channel"]
 
@@ -24,8 +25,12 @@ class _Grpc:
 
     @classmethod
     def start(cls) -> None:
-        if not cls.is_started and hasattr(os, "register_at_fork"):
+        if cls.is_started:
+            return
+        if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=cls.forked)
+        # Never given back: with the last channel grpc would stop its thread, and that can crash the process.
+        aio.init_grpc_aio()
         cls.is_started = True
 
     @classmethod
@@ -44,6 +49,8 @@ def keep_for_ever(*things: object) -> None:
 def open_channel(target: Target) -> aio.Channel:
     """A channel whose calls carry the target's identity."""
     metadata = target.metadata()
+    if target.socket:
+        return cast("aio.Channel", LocalChannel(target.socket, metadata))
     channel = _unidentified(target)
     return cast("aio.Channel", IdentifiedChannel(channel, metadata)) if metadata else channel
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from k8e.client.errors import InvalidRequest
 from k8e.client.light.calls import MESSAGE_BYTES
-from k8e.client.light.places import SYSTEM_DATA_DIR, data_dirs, doors, own_data_dir
+from k8e.client.light.places import SYSTEM_DATA_DIR, data_dirs, doors, own_data_dir, unix_path
 from k8e.client.light.profiles import Connection, config_path, connection, home, plain_address, profiles_path
 
 __all__ = ["DEFAULT_ENDPOINT", "SYSTEM_DATA_DIR", "Target", "data_dirs", "default_tenant", "discover", "own_data_dir"]
@@ -49,6 +49,8 @@ class Target:
     api_key: str = field(default="", repr=False)
     owner: str = ""
     """For whom an administrator speaks; empty means for oneself."""
+    socket: str = ""
+    """The unix socket of this machine's own server, which is the shorter way; empty means through TLS."""
     tried: tuple[str, ...] = ()
     """Where an endpoint was looked for before this one was taken, for people."""
     cert_dir: Path = field(default_factory=own_cert_dir)
@@ -60,6 +62,8 @@ class Target:
 
     def described(self) -> str:
         """Where it is, and why there, for people."""
+        if self.socket:
+            return f"{self.socket} (from {self.found})"
         return f"{self.endpoint} (from {self.found}; trusting {self.trust})"
 
     def channel_options(self) -> list[tuple[str, str | int]]:
@@ -114,6 +118,8 @@ def discover(
         certificate=trust.certificate,
         api_key=key,
         owner=_word(owner, "owner"),
+        # Certificates that were named, or are ours by a login, are meant to be used, and only TLS has a use for them.
+        socket=unix_path(home) if home and not trust.key and not env.get("K8E_SANDBOX_CERT") else "",
         tried=tried,
         cert_dir=place.cert_dir,
     )

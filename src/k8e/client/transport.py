@@ -17,6 +17,7 @@ from k8e.client.discovery import Target
 from k8e.client.errors import DeadlineExceeded, SandboxError, Unreachable
 from k8e.client.light import calls
 from k8e.client.light.calls import ERROR_KEY, PERSON_S, QUICK_S, refusal, unreachable
+from k8e.client.local.channel import NOT_CONNECTED
 from k8e.client.retries import Patience, pause_s
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ __all__ = ["GATED_S", "PERSON_S", "QUICK_S", "Transport", "deadline"]
 GATED_S = QUICK_S + PERSON_S
 """For calls that change something small, where a gate may be in the way."""
 
-NEVER_SENT = ("failed to connect to all addresses", "Connection refused", "DNS resolution failed")
-"""How grpc says that a call did not leave this machine."""
+NEVER_SENT = ("failed to connect to all addresses", "Connection refused", "DNS resolution failed", NOT_CONNECTED)
+"""How grpc and we ourselves say that a call did not leave this machine."""
 
 REPEATABLE: tuple[type[Message], ...] = (
     pb.GetSessionRequest,
@@ -143,7 +144,9 @@ class Transport:
         details = error.details() or ""
         made = refusal(error.code().name, details, trailing)
         if type(made) is DeadlineExceeded and ERROR_KEY not in trailing:
-            return DeadlineExceeded(f"no answer from {self._target.endpoint} in time: {details}. {made.remedy}")
+            return DeadlineExceeded(
+                f"no answer from {self._target.socket or self._target.endpoint} in time: {details}. {made.remedy}"
+            )
         if type(made) is not Unreachable:
             return made
         lost = unreachable(self._target.described(), details, self._target.tried)

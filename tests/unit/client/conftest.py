@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -12,10 +13,22 @@ from tests.support.door import server_process
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     root = tmp_path_factory.mktemp("server")
     with server_process(root):
         yield discover(environ={"K8E_DATA_DIR": str(root)})
+
+
+@pytest.fixture(scope="module")
+def by_tls(found: Target) -> Target:
+    return dataclasses.replace(found, socket="")
+
+
+@pytest.fixture(scope="module", params=["socket", "tls"])
+def target(found: Target, by_tls: Target, request: pytest.FixtureRequest) -> Target:
+    """The server by both ways that lead to it: they must not differ."""
+    assert found.socket
+    return found if request.param == "socket" else by_tls
 
 
 @pytest.fixture

@@ -19,10 +19,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def data_dir(root: Path, *, endpoint: str = "", ca: bytes = b"") -> dict[str, str]:
+def data_dir(root: Path, *, endpoint: str = "", ca: bytes = b"", socket: str = "") -> dict[str, str]:
     (root / "server" / "tls").mkdir(parents=True)
     if endpoint:
-        (root / "server" / "server.json").write_text(json.dumps({"pid": 1, "doors": {"grpc": f"grpcs://{endpoint}"}}))
+        doors = {"grpc": f"grpcs://{endpoint}", **({"connect": f"unix://{socket}"} if socket else {})}
+        (root / "server" / "server.json").write_text(json.dumps({"pid": 1, "doors": doors}))
     if ca:
         (root / "server" / "tls" / "sandbox-ca.crt").write_bytes(ca)
     return {"K8E_DATA_DIR": str(root)}
@@ -37,6 +38,29 @@ def test_the_argument_wins_over_everything(home: Path) -> None:
 def test_a_server_of_this_machine_is_found_with_its_ca(home: Path) -> None:
     target = discover(environ=data_dir(home, endpoint="127.0.0.1:7", ca=b"CA"))
     assert (target.endpoint, target.roots, target.is_loopback()) == ("127.0.0.1:7", b"CA", True)
+
+
+def test_a_server_of_this_machine_is_reached_through_its_socket(home: Path) -> None:
+    env = data_dir(home, endpoint="127.0.0.1:7", ca=b"CA", socket="/run/k8e.sock")
+    target = discover(environ=env, api_key="k")
+    assert (target.socket, target.described()) == ("/run/k8e.sock", f"/run/k8e.sock (from {home})")
+
+
+def test_what_only_tls_has_a_use_for_goes_by_tls(home: Path) -> None:
+    env = data_dir(home, endpoint="127.0.0.1:7", ca=b"CA", socket="/run/k8e.sock")
+    (home / "cert").write_bytes(b"CERT")
+    (home / "key").write_bytes(b"KEY")
+    named = {"K8E_SANDBOX_CERT": str(home / "cert")}
+    assert discover("127.0.0.1:7", env).socket == ""
+    assert discover(environ=env | named).socket == ""
+    assert discover(environ=env | named | {"K8E_SANDBOX_KEY": str(home / "key")}).socket == ""
+    enrolled = home / "enrolled"
+    enrolled.mkdir()
+    for name, content in {"endpoint": "127.0.0.1:7", "ca.crt": "CA", "client.crt": "C", "client.key": "K"}.items():
+        (enrolled / name).write_text(content)
+    assert discover(environ=env | {"K8E_SANDBOX_CERT_DIR": str(enrolled)}).socket == ""
+    (enrolled / "client.key").unlink()  # the control: without a certificate of our own there is nothing to show
+    assert discover(environ=env | {"K8E_SANDBOX_CERT_DIR": str(enrolled)}).socket == "/run/k8e.sock"
 
 
 def test_without_anything_the_default_and_the_systems_roots_are_used(home: Path) -> None:

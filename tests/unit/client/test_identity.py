@@ -53,7 +53,7 @@ def with_key(target: Target, key: str) -> SandboxClient:
 
 def test_the_server_says_whom_it_takes_a_client_for(target: Target, key: Callable[..., str]) -> None:
     with SandboxClient(target=target) as client:
-        assert (client.whoami().role, client.whoami().via) == ("admin", "loopback")
+        assert (client.whoami().role, client.whoami().via) == ("admin", "unix" if target.socket else "loopback")
     with with_key(target, key("phone")) as client:
         caller = client.whoami()
         assert (caller.owner, caller.identity, caller.role, caller.via) == ("key:phone", "key:phone", "user", "key")

@@ -84,8 +84,8 @@ def test_a_forked_child_has_a_session_of_its_own_and_leaves_its_parents(target: 
         assert client.run("cat file").stdout == "parent\n"
 
 
-def test_a_child_whose_relay_was_killed_gets_another(target: Target) -> None:
-    with SandboxClient(target=target) as client:
+def test_a_child_whose_relay_was_killed_gets_another(by_tls: Target) -> None:
+    with SandboxClient(target=by_tls) as client:
         client.whoami()
 
         def child() -> str:
@@ -108,7 +108,7 @@ def test_an_error_in_what_is_sent_comes_back_as_it_is(target: Target) -> None:
 
 
 def test_a_child_of_a_process_that_never_called_needs_no_relay(target: Target) -> None:
-    """The control: here grpc itself serves the child."""
+    """The control: here the channel itself serves the child."""
     program = (
         "import os, sys\nfrom k8e.client import SandboxClient\n"
         "client = SandboxClient()\n"
@@ -186,7 +186,8 @@ def test_a_callback_that_calls_the_client_is_told_instead_of_waiting_for_itself(
 
 
 def ran(program: str, target: Target) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "K8E_DATA_DIR": target.found}
+    named = {} if target.socket else {"K8E_SANDBOX_ENDPOINT": target.endpoint}
+    environ = {**os.environ, "K8E_DATA_DIR": target.found, **named}
     return subprocess.run(
         [sys.executable, "-X", "dev", "-c", program], env=environ, capture_output=True, text=True, check=False
     )

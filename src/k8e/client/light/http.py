@@ -11,7 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import BinaryIO, Self
 
-__all__ = ["Exchange", "LostConnectionError", "envelope"]
+__all__ = [
+    "Envelopes",
+    "Exchange",
+    "LostConnectionError",
+    "announced_size",
+    "envelope",
+    "header_pairs",
+    "request_head",
+    "status_of",
+]
 
 LINE = 64 * 1024
 HEADERS = 256
@@ -26,6 +35,48 @@ class LostConnectionError(Exception):
 
 def envelope(body: bytes, flags: int = 0) -> bytes:
     return bytes([flags]) + len(body).to_bytes(4, "big") + body
+
+
+class Envelopes:
+    """What has arrived of a stream, taken apart."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, piece: bytes) -> Iterator[tuple[int, bytes]]:
+        """The envelopes that are whole now, each with its flags. Raises: LostConnectionError."""
+        held = self._held
+        held += piece
+        while len(held) >= PREFIX:
+            size = int.from_bytes(held[1:PREFIX], "big")
+            if size > ENVELOPE_BYTES:
+                raise LostConnectionError(f"a message of {size} bytes was announced")
+            if len(held) < PREFIX + size:
+                break
+            flags, body = held[0], bytes(memoryview(held)[PREFIX : PREFIX + size])
+            del held[: PREFIX + size]
+            yield flags, body
+
+
+def request_head(path: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+    """The first bytes of a request; None as its body says that pieces will follow."""
+    length = "transfer-encoding: chunked" if body is None else f"content-length: {len(body)}"
+    lines = [f"POST {path} HTTP/1.1", "host: k8e", length, *(f"{key}: {value}" for key, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
+
+
+def status_of(line: bytes) -> int:
+    """Raises: LostConnectionError."""
+    try:
+        return int(line.split(b" ", 2)[1])
+    except (ValueError, IndexError) as error:
+        raise LostConnectionError("what answers there does not speak HTTP") from error
+
+
+def header_pairs(lines: Iterable[bytes]) -> Iterator[tuple[str, str]]:
+    for line in lines:
+        key, _, value = line.decode("latin-1").partition(":")
+        yield key.lower(), value.strip()
 
 
 class Exchange:
@@ -47,9 +98,7 @@ class Exchange:
 
     def send_head(self, path: str, headers: Mapping[str, str], body: bytes | None) -> None:
         """Begin the request; None as its body says that pieces will follow."""
-        length = "transfer-encoding: chunked" if body is None else f"content-length: {len(body)}"
-        lines = [f"POST {path} HTTP/1.1", "host: k8e", length, *(f"{key}: {value}" for key, value in headers.items())]
-        head = "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
+        head = request_head(path, headers, body)
         # It may have answered before it stopped listening; if not, reading tells.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._connection.sendall(head + (body or b""))
@@ -76,29 +125,17 @@ class Exchange:
             self._connection.shutdown(socket.SHUT_RDWR)
 
     def receive_head(self) -> tuple[int, Mapping[str, str]]:
-        try:
-            status = int(self._line().split(b" ", 2)[1])
-        except (ValueError, IndexError) as error:
-            raise LostConnectionError("what answers there does not speak HTTP") from error
-        self._answer = dict(self._headers())
+        status = status_of(self._line())
+        self._answer = dict(header_pairs(self._headers()))
         return status, self._answer
 
     def receive_all(self) -> bytes:
         return b"".join(self._body())
 
     def receive_envelopes(self) -> Iterator[tuple[int, bytes]]:
-        held = bytearray()
+        envelopes = Envelopes()
         for piece in self._body():
-            held += piece
-            while len(held) >= PREFIX:
-                size = int.from_bytes(held[1:PREFIX], "big")
-                if size > ENVELOPE_BYTES:
-                    raise LostConnectionError(f"a message of {size} bytes was announced")
-                if len(held) < PREFIX + size:
-                    break
-                flags, body = held[0], bytes(held[PREFIX : PREFIX + size])
-                del held[: PREFIX + size]
-                yield flags, body
+            yield from envelopes.feed(piece)
 
     def _line(self) -> bytes:
         line = self._file.readline(LINE)
@@ -106,22 +143,21 @@ class Exchange:
             raise LostConnectionError("the connection was closed")
         return line.rstrip(b"\r\n")
 
-    def _headers(self) -> Iterator[tuple[str, str]]:
+    def _headers(self) -> Iterator[bytes]:
         for _ in range(HEADERS):
             if not (line := self._line()):
                 return
-            key, _, value = line.decode("latin-1").partition(":")
-            yield key.lower(), value.strip()
+            yield line
         raise LostConnectionError("too many headers were sent")
 
     def _body(self) -> Iterator[bytes]:
         if self._answer.get("transfer-encoding", "").lower() == "chunked":
             yield from self._chunks()
-        elif length := _size(self._answer.get("content-length", "0"), 10):
+        elif length := announced_size(self._answer.get("content-length", "0"), 10):
             yield self._exactly(length)
 
     def _chunks(self) -> Iterator[bytes]:
-        while size := _size(self._line().partition(b";")[0].decode("latin-1"), 16):
+        while size := announced_size(self._line().partition(b";")[0].decode("latin-1"), 16):
             yield self._exactly(size)
             self._line()
         self._line()
@@ -133,7 +169,8 @@ class Exchange:
         return data
 
 
-def _size(text: str, base: int) -> int:
+def announced_size(text: str, base: int) -> int:
+    """Raises: LostConnectionError when nobody would send so much, or it is no number."""
     try:
         size = int(text, base)
     except ValueError as error:

@@ -6,6 +6,7 @@ command that goes away by Ctrl-C or by a kill takes along what it started. Only 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -17,7 +18,7 @@ from k8e.client.errors import DeadlineExceeded, SandboxError, ServerFailed
 from k8e.client.light.calls import QUICK_S, Answer, Duplex, Request, given, refusal, unreachable
 from k8e.client.light.http import Exchange, LostConnectionError, envelope
 
-__all__ = ["UnixCalls"]
+__all__ = ["CONNECT_S", "END_OF_STREAM", "PATIENCE_S", "SERVICE", "STEP_S", "UnixCalls", "connected"]
 
 SERVICE = "/sandbox.v1.SandboxService/"
 CONNECT_S = 10.0
@@ -84,20 +85,14 @@ class UnixCalls:
         """A server under load may have no room for another connection for a moment; nothing has been asked yet."""
         end = time.monotonic() + CONNECT_S
         while True:
-            connection = socket.socket(socket.AF_UNIX)
             try:
-                connection.settimeout(0)
-                _connect(connection, self._path)
-            except BlockingIOError as error:
-                connection.close()
-                if time.monotonic() > end:
-                    raise self._lost(error) from error
-                select.select([], [], [], STEP_S)
+                if connection := connected(self._path):
+                    return connection
             except OSError as error:
-                connection.close()
                 raise self._lost(error) from error
-            else:
-                return connection
+            if time.monotonic() > end:
+                raise self._lost(BlockingIOError(errno.EAGAIN, "it takes no more connections for now"))
+            select.select([], [], [], STEP_S)
 
     def _lost(self, error: Exception) -> SandboxError:
         if isinstance(error, TimeoutError):
@@ -136,6 +131,21 @@ class UnixDuplex:
 
     def cancel(self) -> None:
         self._exchange.hang_up()
+
+
+def connected(path: str) -> socket.socket | None:
+    """A connection that never blocks, or None while the server has no room for another. Raises: OSError."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.setblocking(False)
+        _connect(connection, path)
+    except BlockingIOError:
+        connection.close()
+        return None
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def _connect(connection: socket.socket, path: str) -> None:

@@ -17,7 +17,7 @@ class Bounds:
     """How long a connection without a request is kept."""
     drain_s: float = 5.0
     """How long running calls may go on when the door closes."""
-    connections: int = 256
+    connections: int = 2048
     """Of one user at a time, far fewer than the server may open."""
     user_bytes: int = 256 * 1024 * 1024
     """Memory that the requests of one user hold at a time: a few of the largest messages."""

@@ -1,0 +1,257 @@
+"""What the stubs need of `grpc.aio.Channel`, over the unix socket: the Connect protocol with protobuf in it.
+
+A call has a connection of its own while it runs, so the end of one tells the server that the call is over, whatever
+else this process does. Unlike grpc it has no threads: a forked child simply makes connections of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+
+import grpc
+from grpc import aio
+
+from k8e.client.light.http import LostConnectionError, envelope
+from k8e.client.light.unix import END_OF_STREAM, PATIENCE_S
+from k8e.client.local.exchange import Exchange, dial
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+__all__ = ["NOT_CONNECTED", "LocalChannel"]
+
+NOT_CONNECTED: Final = "not connected"
+"""How an error begins that came before anything was sent."""
+
+_UNARY: Final = "application/proto"
+_STREAMED: Final = "application/connect+proto"
+
+R = TypeVar("R")
+
+Serialize = Callable[[Any], bytes]
+Deserialize = Callable[[bytes], Any]
+
+
+class LocalChannel:
+    """One server, with whatever every call to it carries."""
+
+    def __init__(self, socket: str, metadata: tuple[tuple[str, str], ...]) -> None:
+        self._socket = socket
+        self._headers = {"connect-protocol-version": "1", **dict(metadata)}
+        self._open: dict[Exchange, asyncio.Task[None] | None] = {}
+        """Connections with a call, and who sends on them beside it."""
+
+    def unary_unary(
+        self, path: str, *, request_serializer: Serialize, response_deserializer: Deserialize
+    ) -> Callable[..., Coroutine[Any, Any, Any]]:
+        async def call(request: Message, *, timeout: float | None = None) -> Any:
+            return response_deserializer(await self._only(path, request_serializer(request), timeout))
+
+        return call
+
+    def unary_stream(
+        self, path: str, *, request_serializer: Serialize, response_deserializer: Deserialize
+    ) -> Callable[..., Stream[Any]]:
+        def call(request: Message, *, timeout: float | None = None) -> Stream[Any]:
+            return Stream(self, path, envelope(request_serializer(request)), response_deserializer, timeout)
+
+        return call
+
+    def stream_unary(
+        self, path: str, *, request_serializer: Serialize, response_deserializer: Deserialize
+    ) -> Callable[..., Coroutine[Any, Any, Any]]:
+        async def call(requests: AsyncIterable[Message], *, timeout: float | None = None) -> Any:
+            sent = _enclosed(requests, request_serializer)
+            found = [each async for each in Stream(self, path, sent, response_deserializer, timeout)]
+            if len(found) != 1:
+                raise _status("INTERNAL", f"the server gave {len(found)} answers where one was expected")
+            return found[0]
+
+        return call
+
+    def stream_stream(
+        self, path: str, *, request_serializer: Serialize, response_deserializer: Deserialize
+    ) -> Callable[..., Stream[Any]]:
+        def call(requests: AsyncIterable[Message], *, timeout: float | None = None) -> Stream[Any]:
+            return Stream(self, path, _enclosed(requests, request_serializer), response_deserializer, timeout)
+
+        return call
+
+    async def close(self, grace: float | None = None) -> None:
+        """End what still runs."""
+        senders = [task for task in self._open.values() if task]
+        for exchange in list(self._open):
+            self.drop(exchange)
+        if senders:
+            await asyncio.wait(senders)
+
+    async def begin(
+        self, path: str, kind: str, request: bytes | AsyncIterator[bytes], timeout_s: float | None
+    ) -> Exchange:
+        """A connection with a request on it, to be dropped at the end of the call. Raises: AioRpcError."""
+        try:
+            exchange = await dial(self._socket)
+        except OSError as error:
+            raise _status("UNAVAILABLE", f"{NOT_CONNECTED}: {error.strerror or error}") from error
+        body = request if isinstance(request, bytes) else None
+        limit = {} if timeout_s is None else {"connect-timeout-ms": str(int(timeout_s * 1000))}
+        head = {"content-type": kind, **limit, **self._headers}
+        self._open[exchange] = None
+        try:
+            await exchange.send_head(path, head, body)
+        except BaseException:
+            self.drop(exchange)
+            raise
+        if not isinstance(request, bytes):
+            self._open[exchange] = _task(_send(exchange, request))
+        return exchange
+
+    def drop(self, exchange: Exchange) -> None:
+        sending = self._open.pop(exchange, None)
+        if sending is not None:
+            sending.cancel()
+        exchange.hang_up()
+
+    async def _only(self, path: str, request: bytes, timeout_s: float | None) -> bytes:
+        with _told():
+            async with asyncio.timeout(_limit_s(timeout_s)):
+                exchange = await self.begin(path, _UNARY, request, timeout_s)
+                try:
+                    status, headers = await exchange.receive_head()
+                    body = await exchange.receive_all()
+                finally:
+                    self.drop(exchange)
+        if status != 200:
+            raise _refused(body, headers)
+        return body
+
+
+class Stream(Generic[R]):
+    """A call with many answers, each read only when it is asked for; leaving one half-way ends it by `cancel`."""
+
+    def __init__(
+        self,
+        channel: LocalChannel,
+        path: str,
+        request: bytes | AsyncIterator[bytes],
+        deserialize: Callable[[bytes], R],
+        timeout_s: float | None,
+    ) -> None:
+        self._channel = channel
+        self._path = path
+        self._request = request
+        self._deserialize = deserialize
+        self._timeout_s = timeout_s
+        self._end_at: float | None = None
+        self._exchange: Exchange | None = None
+        self._is_over = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> R:
+        if self._is_over:
+            raise StopAsyncIteration
+        try:
+            with _told():
+                flags, data = await self._next()
+        except BaseException:
+            is_cancelled = self._is_over
+            self.cancel()
+            if is_cancelled:
+                raise asyncio.CancelledError from None
+            raise
+        if not flags & END_OF_STREAM:
+            return self._deserialize(data)
+        self.cancel()
+        _check_end(data)
+        raise StopAsyncIteration
+
+    def cancel(self) -> bool:
+        self._is_over = True
+        if self._exchange is not None:
+            self._channel.drop(self._exchange)
+        return True
+
+    async def _next(self) -> tuple[int, bytes]:
+        if self._exchange is None:
+            limit_s = _limit_s(self._timeout_s)
+            self._end_at = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
+        # Around each answer and not around all: between two of them the caller does something else.
+        async with asyncio.timeout_at(self._end_at):
+            if self._exchange is None:
+                self._exchange = await self._channel.begin(self._path, _STREAMED, self._request, self._timeout_s)
+                status, headers = await self._exchange.receive_head()
+                if status != 200:
+                    raise _refused(await self._exchange.receive_all(), headers)
+            return await self._exchange.receive_envelope()
+
+
+def _task(sending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """One that lives as long as its call: whoever drops the connection ends it."""
+    return asyncio.create_task(sending, name="k8e client sends")  # noqa: TID251
+
+
+async def _send(exchange: Exchange, pieces: AsyncIterator[bytes]) -> None:
+    """Send beside the answer, which may begin and end before all is sent."""
+    try:
+        async for piece in pieces:
+            await exchange.send_piece(piece)
+        await exchange.end_pieces()
+    except OSError:
+        pass  # it stopped listening: then it has answered, or reading tells
+    except Exception:  # noqa: BLE001 - the caller's own, who is told by whoever made the pieces
+        exchange.hang_up()
+
+
+async def _enclosed(requests: AsyncIterable[Message], serialize: Serialize) -> AsyncIterator[bytes]:
+    async for each in requests:
+        yield envelope(serialize(each))
+
+
+def _limit_s(timeout_s: float | None) -> float | None:
+    """The server keeps the deadline; this is for one that says nothing any more."""
+    return None if timeout_s is None else timeout_s + PATIENCE_S
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Whatever is wrong with the connection becomes a status. Raises: AioRpcError."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise _status("DEADLINE_EXCEEDED", "the server says nothing") from error
+    except (OSError, LostConnectionError) as error:
+        raise _status("UNAVAILABLE", str(error)) from error
+
+
+def _check_end(data: bytes) -> None:
+    """Raises: AioRpcError when the call went wrong."""
+    told = _object(data)
+    error, metadata = told.get("error"), told.get("metadata")
+    if isinstance(error, dict):
+        beside = {name: str(values[0]) for name, values in metadata.items() if values} if metadata else {}
+        raise _status(str(error.get("code", "")), str(error.get("message", "")), beside)
+
+
+def _refused(body: bytes, headers: Mapping[str, str]) -> aio.AioRpcError:
+    told = _object(body)
+    return _status(str(told.get("code", "")), str(told.get("message") or body[:200]), headers)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _status(code: str, text: str, beside: Mapping[str, str] | None = None) -> aio.AioRpcError:
+    known = "CANCELLED" if code == "canceled" else code.upper()
+    status = grpc.StatusCode[known] if known in grpc.StatusCode.__members__ else grpc.StatusCode.UNKNOWN
+    return aio.AioRpcError(status, aio.Metadata(), aio.Metadata(*(beside or {}).items()), details=text)
