@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.service.execs import ExecRpcs
+from k8e.errors import NotFound
 from k8e.model import Command, Outcome, Reason, Runtime, Shell
 from tests.support.calls import StraightCall, as_uid
 from tests.support.cells import OWNER, Cell, CellFactory
@@ -81,3 +82,32 @@ async def test_input_that_waits_in_a_dying_sandbox_leaves_the_caller_its_exit(
 
         await ExecRpcs(cell.engine).ExecAttach(call, inputs())
         assert _exit(call).reason == Reason.SANDBOX_LOST
+
+
+async def test_an_end_that_was_read_but_not_told_can_be_asked_for_again(cell: Cell) -> None:
+    """As by the caller of a server that died in between."""
+    command = Command(what=Shell("echo out; exit 3"))
+    first = await cell.engine.open_exec(OWNER, cell.id, command, exec_id="mine")
+    read = [item async for item in first]
+    await cell.engine.processes(OWNER, cell.id)  # answered after all that was asked before
+    second = await cell.engine.attach_exec(OWNER, cell.id, "mine", {})
+    assert [item async for item in second] == read
+    await second.close(kill=False)
+    await cell.engine.processes(OWNER, cell.id)
+    with pytest.raises(NotFound):  # told, and so forgotten
+        await (await cell.engine.attach_exec(OWNER, cell.id, "mine", {})).next()
+    await first.close()
+
+
+@pytest.mark.parametrize("rpc", ["Exec", "ExecStream", "ExecAttach"])
+async def test_an_end_that_was_told_is_forgotten(cell: Cell, rpc: str) -> None:
+    """Else every command would leave something in its sandbox."""
+    request = pb.ExecRequest(session_id=cell.id, command="exit 3")
+
+    async def inputs() -> AsyncIterator[pb.ExecInput]:
+        yield pb.ExecInput(start=request)
+
+    await getattr(ExecRpcs(cell.engine), rpc)(as_uid(0), inputs() if rpc == "ExecAttach" else request)
+    await cell.engine.processes(OWNER, cell.id)
+    link = await cell.engine._sessions.find(OWNER, cell.id).live_box().link()
+    assert (await link.call("execs"))["execs"] == []

@@ -113,8 +113,8 @@ class ExecStream:
         self._held_back: collections.deque[Item] = collections.deque()
         self._oom_before = box.oom_kills()
         self._is_over = False
-        self.forgets_itself = True
-        """Whether the sandbox may drop its record as soon as the end is known; else when `forget` is called."""
+        self._is_remembered = False
+        """Whether the sandbox still knows the end that we have read from it."""
         loop = asyncio.get_running_loop()
         self._give_up_at = loop.time() + timeout_s + _AGENT_GRACE_S if timeout_s > 0 else None
 
@@ -213,7 +213,8 @@ class ExecStream:
             raise await self._box.unreachable(error) from error
 
     async def close(self, *, kill: bool = True) -> None:
-        """Let go; unless told otherwise the command ends too. Safe to repeat and when already over."""
+        """Let go; unless told otherwise the command ends too. Safe to repeat; an end that was read counts as told."""
+        self.forget()
         if self._is_over:
             return
         self._is_over = True
@@ -278,10 +279,9 @@ class ExecStream:
             self.pid = int(event.fields.get("pid", 0))
         if event.name != "exited":
             return None
-        outcome = self._outcome(event.fields)
-        if self.forgets_itself:
-            self.forget()
-        return self._over(outcome)
+        # Not forgotten yet: the caller has not heard of it, and after our death comes back for it.
+        self._is_remembered = True
+        return self._over(self._outcome(event.fields))
 
     def _over(self, outcome: Outcome) -> Outcome:
         if not self._is_over:
@@ -290,7 +290,10 @@ class ExecStream:
         return outcome
 
     def forget(self) -> None:
-        """Let the sandbox drop its record: nobody will come back for it."""
+        """Let the sandbox drop its record of an end that has been told: nobody will come back for it."""
+        if not self._is_remembered:
+            return
+        self._is_remembered = False
         self._tasks.start(_forget(self._box, self.exec_id), name=f"forget {self.exec_id}")
 
     def _outcome(self, fields: Mapping[str, Any]) -> Outcome:

@@ -263,8 +263,6 @@ class Runs:
 
     def _follow(self, run: Run, stream: ExecStream) -> None:
         run.session.runs += 1
-        # The sandbox is the only other place that knows the end: it must not forget before we have written it down.
-        stream.forgets_itself = False
         run.task = self._tasks.start(self._pump(run, stream), name=f"run {run.id}")
 
     async def _pump(self, run: Run, stream: ExecStream) -> None:
@@ -275,6 +273,7 @@ class Runs:
                 if isinstance(item, Outcome):
                     run.denied = stream.denied
                     await self._finish(run, item)
+                    # Until here the sandbox was the only other place that knew the end.
                     stream.forget()
                 else:
                     run.write(item)

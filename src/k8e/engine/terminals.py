@@ -225,6 +225,7 @@ class Terminals:
             async for item in terminal.stream:
                 if isinstance(item, Outcome):
                     terminal.end(item)
+                    terminal.stream.forget()
                 else:
                     await terminal.keep(item.payload)
         except K8eError as error:
