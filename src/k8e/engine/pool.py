@@ -184,9 +184,10 @@ class Pool:
     def _pop(self, shelf: _Shelf) -> Box | None:
         while shelf.ready:
             box = shelf.ready.popleft()
+            box.died = None
             if not box.is_dead:
-                box.died = None
                 return box
+            self._remove(box)
         return None
 
     async def _boot(self, template: Template, shelf: _Shelf) -> None:
@@ -215,6 +216,10 @@ class Pool:
             return box
 
     def _hand_over(self, box: Box) -> None:
+        if box.is_dead:
+            # It died while nobody was there to be told.
+            self._member_died(box, Death(detail="it died on its way to the shelf"))
+            return
         shelf = self._shelf(box.template)
         while shelf.waiting:
             waiter = shelf.waiting.popleft()
@@ -239,11 +244,14 @@ class Pool:
         shelf = self._shelf(box.template)
         if box in shelf.ready:
             shelf.ready.remove(box)
-        self._tasks.start(self._discard(box), name=f"discard {box.id}")
+        self._remove(box)
         self.refill(box.template)
 
     def _throw_away(self, shelf: _Shelf, count: int) -> None:
         for _ in range(count):
             box = shelf.ready.pop()
             box.died = None
-            self._tasks.start(self._discard(box), name=f"discard {box.id}")
+            self._remove(box)
+
+    def _remove(self, box: Box) -> None:
+        self._tasks.start(self._discard(box), name=f"discard {box.id}")
