@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -148,3 +149,24 @@ async def test_the_name_of_a_session_that_could_not_be_made_is_free_when_nothing
     assert engine._store.rows("SELECT * FROM sessions WHERE session_id='same-again'")
     await engine.destroy_session(OWNER, "same-again")
     await engine.delete_workspace(OWNER, "same-again")
+
+
+async def test_a_transcript_that_is_asked_for_at_the_very_end_leaves_no_directory(
+    runtime: Runtime, cells: CellFactory, engine_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cells(runtime) as cell:
+        await cell.sh("echo kept")
+        directory = engine_dir / "sessions" / str(cell.engine.get_session(OWNER, cell.id).sandbox)
+        assert directory.is_dir(), "the control"
+        commit, seen = Store.commit, list[str]()
+
+        async def look_before_it_is_forgotten(store: Store, *changes: Change) -> None:
+            if any(change.sql.startswith("DELETE FROM sessions") and cell.id in change.values for change in changes):
+                seen.append(cell.engine.transcript(OWNER, cell.id).output)
+            await commit(store, *changes)
+
+        monkeypatch.setattr(Store, "commit", look_before_it_is_forgotten)
+        assert "kept" in cell.engine.transcript(OWNER, cell.id).output
+        await cell.engine.destroy_session(OWNER, cell.id)
+        assert seen == [""]
+        assert not directory.exists()

@@ -59,9 +59,8 @@ def _orphans(data_dir: Path) -> list[str]:
     groups = cgroup.leftover_groups(cgroup.hierarchies(), str(data_dir))
     # Groups are told apart by their mark, and a child of this process without a place belongs to another engine here.
     traces = (trace for trace in collect(str(data_dir)) if trace.kind not in ("cgroup", "child"))
-    directories = (data_dir / "sandboxes").iterdir()
-    users = (data_dir / "workspaces").glob("*/users/*")
-    return [*groups, *(f"{trace.kind} {trace.name}" for trace in traces), *map(str, directories), *map(str, users)]
+    files = (path for under in ("sandboxes/*", "sessions/*", "workspaces/*/users/*") for path in data_dir.glob(under))
+    return [*groups, *(f"{trace.kind} {trace.name}" for trace in traces), *map(str, files)]
 
 
 def _length(whole: subprocess.CompletedProcess[str]) -> int:

@@ -19,7 +19,7 @@ from k8e.egress.client import EgressClient
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings
 from k8e.engine.store import Store
-from k8e.model import Runtime, SessionSpec
+from k8e.model import Command, Runtime, SessionSpec, Shell
 from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Stderr
 from k8e.substrate.local.host import mount
@@ -87,6 +87,7 @@ async def _play(data_dir: Path, scenario: str, runtime: Runtime, fuse: Fuse) -> 
             await _until_ready(engine)
         if scenario == "destroy":
             view = await engine.create_session(OWNER, spec)
+            await engine.exec(OWNER, view.session_id, Command(what=Shell("echo leaves a transcript")))
             fuse.is_lit = True
             await engine.destroy_session(OWNER, view.session_id)
         else:

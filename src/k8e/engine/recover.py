@@ -46,6 +46,7 @@ async def recover(store: Store, substrate: Substrate, sessions: Sessions, runs: 
         if sandbox in plan.held or sandbox in plan.lost:
             session = await _take_back(store, sessions, row, boxes.get(sandbox), by_name, lost=sandbox in plan.lost)
             by_name[row["owner"], row["session_id"]] = session
+    await sessions.clear_leftovers()
     for sandbox in plan.warm:
         await _restock(sessions, sandbox, _template(boxes[sandbox]))
     await _resume(store, runs, terminals, by_name)

@@ -102,9 +102,13 @@ class Session:
             raise self._lost()
         return self.box
 
+    @property
+    def is_going(self) -> bool:
+        return self.is_ending or self.phase in (Phase.TERMINATING, Phase.GONE)
+
     def check_stays(self) -> None:
         """Raises: SandboxLost once it is bound to go."""
-        if self.is_ending or self.phase in (Phase.TERMINATING, Phase.GONE):
+        if self.is_going:
             raise self._lost()
 
     def _lost(self) -> SandboxLost:

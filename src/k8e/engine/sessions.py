@@ -100,18 +100,33 @@ class Sessions:
         return [session for (who, _), session in self._by_key.items() if who == owner]
 
     def transcript(self, session: Session) -> Transcript:
-        return Transcript(self.directory(session) / "transcript")
+        # Of a session that goes it can be read until it is gone; a directory that was made now would be left behind.
+        directory = self._directory(session) if session.is_going else self.directory(session)
+        return Transcript(directory / "transcript")
 
     def directory(self, session: Session) -> Path:
-        """Where the server keeps this session's transcript and background output; named by the sandbox, not the caller."""
-        if session.box is None:
-            raise NotFound("session", session.session_id)
-        path = self._directory(session.box.id)
+        """Where the server keeps this session's transcript and background output. Raises: SandboxLost when it goes."""
+        session.check_stays()
+        path = self._directory(session)
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def _directory(self, sandbox: SandboxId) -> Path:
-        return self.settings.data_dir / "sessions" / sandbox
+    def _directory(self, session: Session) -> Path:
+        """Named by the sandbox, not the caller."""
+        if session.box is None:
+            raise NotFound("session", session.session_id)
+        return self._directories / session.box.id
+
+    @property
+    def _directories(self) -> Path:
+        return self.settings.data_dir / "sessions"
+
+    async def clear_leftovers(self) -> None:
+        """Remove what a crash has left of sessions that are no more."""
+        held = {session.box.id for session in self if session.box is not None}
+        for path in self._directories.glob("*"):
+            if path.name not in held:
+                await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
 
     async def create(self, owner: OwnerId, spec: SessionSpec, admit: Admit) -> Session:
         """A usable session, made once what is asked for is known to be possible and then admitted.
@@ -387,7 +402,7 @@ class Sessions:
         if session.box is not None:
             await session.box.destroy()
             self._egress.drop(session.box.id)
-            await asyncio.to_thread(shutil.rmtree, self._directory(session.box.id), ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, self._directory(session), ignore_errors=True)
             await self._store.commit(Change("DELETE FROM sandboxes WHERE id=?", (session.box.id,)), *session.deleted())
         else:
             await self._store.commit(*session.deleted())
