@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -422,6 +423,73 @@ async def test_a_dead_daemons_router_is_removed_when_nobody_needs_it(data_dir: P
     async with EgressClient.open(data_dir) as client:
         client._is_leaving = True  # as if the server stopped in the very moment of the daemon's death
         await _kill(data_dir)
+    assert not Home.of(data_dir).router.exists()
+
+
+def _daemons(data_dir: Path) -> list[str]:
+    """The command lines of all that run for this directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes().replace(b"\0", b" ").decode())
+    return [line for line in found if "k8e.egress" in line and str(data_dir) in line]
+
+
+async def test_a_server_that_stops_while_the_next_daemon_is_launched_takes_it_along(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn, launching, may_go, launched = server_end._spawn, threading.Event(), threading.Event(), threading.Event()
+
+    def spawn_late(home: Home, ready: int) -> None:
+        launching.set()
+        may_go.wait()
+        spawn(home, ready)
+        launched.set()
+
+    async with EgressClient.open(data_dir):
+        monkeypatch.setattr(server_end, "_spawn", spawn_late)
+        await _kill(data_dir)
+        await asyncio.to_thread(launching.wait)
+        asyncio.get_running_loop().call_soon(may_go.set)  # when this block is left
+    await asyncio.to_thread(launched.wait)
+    assert _daemons(data_dir) == []
+    assert not Home.of(data_dir).router.exists()
+
+
+async def test_a_server_that_stops_before_the_next_daemon_was_greeted_takes_it_along(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, greeted = EgressClient._start, EgressClient._greeted
+    started, reached, may_go = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def start_and_say_so(client: EgressClient) -> None:
+        await start(client)
+        started.set()
+
+    async def greet_late(client: EgressClient, channel: _Channel) -> _Channel:
+        if started.is_set():  # else it is the old one, in the midst of its death
+            reached.set()
+            await may_go.wait()
+        return await greeted(client, channel)
+
+    async with EgressClient.open(data_dir):
+        monkeypatch.setattr(EgressClient, "_start", start_and_say_so)
+        monkeypatch.setattr(EgressClient, "_greeted", greet_late)
+        await _kill(data_dir)
+        await reached.wait()
+        assert len(_daemons(data_dir)) == 1, "the control"
+        asyncio.get_running_loop().call_soon(may_go.set)  # when this block is left
+    assert _daemons(data_dir) == []
+    assert not Home.of(data_dir).router.exists()
+
+
+async def test_a_server_that_stops_while_no_daemon_can_be_started_removes_the_router(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with EgressClient.open(data_dir):
+        monkeypatch.setattr(server_end, "_spawn", _spawn_nothing)
+        await _kill(data_dir)
+        assert Home.of(data_dir).router.exists(), "the control"
     assert not Home.of(data_dir).router.exists()
 
 

@@ -135,6 +135,9 @@ class EgressClient:
         self._home = home
         self._channel: _Channel | None = None
         self._connected = asyncio.Event()
+        self._steady = asyncio.Event()
+        """Set while no daemon is being started."""
+        self._steady.set()
         self._policies: dict[SandboxId, EgressPolicy] = {}
         """What is known to be in force, so that it is not set again."""
         self._owed: dict[SandboxId, EgressPolicy] = {}
@@ -232,26 +235,34 @@ class EgressClient:
         except _Refused as error:
             raise SandboxFailed(f"network: {do}", error) from error
 
-    async def _keep(self, channel: _Channel) -> None:
+    async def _keep(self, channel: _Channel | None) -> None:
         """Start the daemon again whenever it is gone."""
-        while True:
+        while channel is not None:
             self._channel = channel
             self._connected.set()
             await channel.read()
             self._channel = None
             self._connected.clear()
-            if self._is_leaving:
-                return
-            _log.warning("the egress daemon is gone; nothing passes until the next one serves")
-            channel = await self._reconnect()
+            channel = None if self._is_leaving else await self._next()
 
-    async def _reconnect(self) -> _Channel:
+    async def _next(self) -> _Channel | None:
+        _log.warning("the egress daemon is gone; nothing passes until the next one serves")
+        self._steady.clear()
+        try:
+            return await self._reconnect()
+        finally:
+            self._steady.set()
+
+    async def _reconnect(self) -> _Channel | None:
+        """To the next daemon, however often that must be tried; None when we leave before there is one."""
         while True:
             try:
                 channel = await self._connect()
                 await self._say_again(channel)
             except (HostUnsupported, _Gone, OSError) as error:
                 _log.error("the egress daemon cannot be started", extra={"error": str(error)})
+                if self._is_leaving:
+                    return None
                 await asyncio.sleep(_RETRY_S)
             else:
                 return channel
@@ -313,6 +324,9 @@ class EgressClient:
         """Take the daemon and the router along if no sandbox needs them."""
         self._is_leaving = True
         with contextlib.suppress(TimeoutError):
+            # One that is being started can be asked to go only when it serves, and would stay behind unasked.
+            async with asyncio.timeout(_START_S):
+                await self._steady.wait()
             async with asyncio.timeout(_END_S):
                 if await self._may_go():
                     await self._ended()
