@@ -9,7 +9,8 @@ import pytest
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.service.runs import RunRpcs
 from k8e.engine.execs import Output
-from k8e.errors import Conflict, NotFound
+from k8e.engine.store import Change, Store
+from k8e.errors import Conflict, NotFound, StoreFailed
 from k8e.model import MIB, Code, Command, Language, Limits, Outcome, OwnerId, Reason, Runtime, Shell, Status
 from tests.support.calls import as_uid
 from tests.support.cells import OWNER, Cell, CellFactory
@@ -130,3 +131,37 @@ async def test_whoever_is_attached_to_a_run_gets_its_exit_when_the_session_ends(
         last = call.written[-1]
         assert isinstance(last, pb.ExecOutput)
         assert (last.exit.reason, last.exit.truncated) == (Reason.SANDBOX_LOST, True)
+
+
+class _BrokenStore:
+    """Refuses to write down the end of a run as often as told, and then does."""
+
+    def __init__(self, store: Store, *, times: int) -> None:
+        self._commit = store.commit
+        self._times = times
+
+    async def commit(self, *changes: Change) -> None:
+        if self._times and any("SET outcome" in change.sql for change in changes):
+            self._times -= 1
+            raise StoreFailed("the disk is full")
+        await self._commit(*changes)
+
+
+@pytest.mark.parametrize(("times", "is_written"), [(0, True), (2, True), (1000, False)])
+async def test_the_end_of_a_run_is_the_true_one_whether_it_can_be_written_down_or_not(
+    cell: Cell, monkeypatch: pytest.MonkeyPatch, times: int, is_written: bool
+) -> None:
+    store = cell.engine._store
+    monkeypatch.setattr("k8e.engine.runs._END_WRITTEN_AFTER_S", (0.0,) * 5)
+    monkeypatch.setattr(store, "commit", _BrokenStore(store, times=times).commit)
+    run_id = await _start(cell, "echo out; exit 3")
+    async with asyncio.timeout(60):
+        outcome = await _end(cell, run_id)
+    assert (outcome.status, outcome.exit_code) == (Status.COMPLETED, 3)
+    assert cell.engine.poll_run(OWNER, run_id).outcome == outcome
+    (row,) = store.rows("SELECT outcome FROM runs WHERE id=?", (run_id,))
+    assert bool(row["outcome"]) is is_written
+    # What is not written down here must be kept where the next server can ask for it.
+    await cell.engine.processes(OWNER, cell.id)
+    link = await cell.engine._sessions.find(OWNER, cell.id).live_box().link()
+    assert [each["id"] for each in (await link.call("execs"))["execs"]] == ([] if is_written else [run_id])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import shutil
 import sqlite3
@@ -16,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from k8e.engine.commands import Commands, ask
 from k8e.engine.execs import STDERR, STDOUT, ExecStream, Output
@@ -25,13 +26,17 @@ from k8e.engine.session import Session
 from k8e.engine.sessions import Sessions
 from k8e.engine.store import Change, Store
 from k8e.engine.tasks import Tasks
-from k8e.errors import Conflict, Exhausted, K8eError, NotFound, SandboxLost
+from k8e.errors import Conflict, Exhausted, K8eError, NotFound, SandboxLost, StoreFailed
 from k8e.model import Command, Denial, Outcome, OwnerId, Reason, RunId, SessionId, Status
 
 __all__ = ["Run", "RunStream", "RunView", "Runs"]
 
+_log = logging.getLogger(__name__)
+
 _CHUNK_BYTES = 256 * 1024
 _CHANNELS = (STDOUT, STDERR)
+_END_WRITTEN_AFTER_S: Final = (0.0, 0.1, 0.5, 2.0, 5.0)
+"""The pause before each try: a database is locked, or a disk full, often only for a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,32 +272,48 @@ class Runs:
 
     async def _pump(self, run: Run, stream: ExecStream) -> None:
         try:
-            await stream.started()
-            run.begun.set()
-            async for item in stream:
-                if isinstance(item, Outcome):
-                    run.denied = stream.denied
-                    await self._finish(run, item)
-                    # Until here the sandbox was the only other place that knew the end.
-                    stream.forget()
-                else:
-                    run.write(item)
-        except K8eError as error:
-            await self._finish(run, _lost(run, str(error)))
+            outcome = await self._collect(run, stream)
+            run.denied = stream.denied
+            if await self._finish(run, outcome):
+                # Until here the sandbox was the only other place that knew the end.
+                stream.forget()
         finally:
             run.begun.set()
             run.session.runs -= 1
 
-    async def _finish(self, run: Run, outcome: Outcome) -> None:
-        """The end of a run, written down before anybody hears of it."""
-        await self._store.commit(
-            Change(
-                "UPDATE runs SET outcome=?, truncated=? WHERE id=?",
-                (_end_to_json(outcome, run.denied), int(run.truncated), run.id),
-            )
-        )
+    async def _collect(self, run: Run, stream: ExecStream) -> Outcome:
+        """Write down all that it says, until its end or ours."""
+        try:
+            await stream.started()
+            run.begun.set()
+            async for item in stream:
+                if isinstance(item, Outcome):
+                    return item
+                run.write(item)
+        except K8eError as error:
+            return _lost(run, str(error))
+        return _lost(run, "it ended without an outcome")
+
+    async def _finish(self, run: Run, outcome: Outcome) -> bool:
+        """The end of a run, written down before anybody hears of it; False when it could not be."""
+        is_durable = await self._write_end(run, outcome)
         run.outcome = outcome
         run.notify()
+        return is_durable
+
+    async def _write_end(self, run: Run, outcome: Outcome) -> bool:
+        change = Change(
+            "UPDATE runs SET outcome=?, truncated=? WHERE id=?",
+            (_end_to_json(outcome, run.denied), int(run.truncated), run.id),
+        )
+        for pause_s in _END_WRITTEN_AFTER_S:
+            await asyncio.sleep(pause_s)
+            with contextlib.suppress(StoreFailed):
+                await self._store.commit(change)
+                return True
+        # What is true stays true: this server tells it from memory, and the next one hears it from the sandbox.
+        _log.error("the end of a run was not written down", extra={"run": run.id})
+        return False
 
 
 def _end_to_json(outcome: Outcome, denied: tuple[Denial, ...]) -> str:
