@@ -435,6 +435,14 @@ def _daemons(data_dir: Path) -> list[str]:
     return [line for line in found if "k8e.egress" in line and str(data_dir) in line]
 
 
+async def test_a_server_that_stops_as_soon_as_its_daemon_serves_takes_it_along(data_dir: Path) -> None:
+    async with EgressClient.open(data_dir):
+        running = _daemons(data_dir)
+    assert len(running) == 1, "the control"
+    assert _daemons(data_dir) == []
+    assert not Home.of(data_dir).router.exists()
+
+
 async def test_a_server_that_stops_while_the_next_daemon_is_launched_takes_it_along(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

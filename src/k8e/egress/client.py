@@ -162,6 +162,8 @@ class EgressClient:
         client._home.make()
         client._home.keep_trust(trust)
         channel = await client._connect()
+        # Not left to its keeper: the block may be left before that has had its first turn.
+        client._use(channel)
         group = asyncio.TaskGroup()
         await group.__aenter__()
         keeping = group.create_task(client._keep(channel), name="egress daemon")
@@ -238,12 +240,15 @@ class EgressClient:
     async def _keep(self, channel: _Channel | None) -> None:
         """Start the daemon again whenever it is gone."""
         while channel is not None:
-            self._channel = channel
-            self._connected.set()
+            self._use(channel)
             await channel.read()
             self._channel = None
             self._connected.clear()
             channel = None if self._is_leaving else await self._next()
+
+    def _use(self, channel: _Channel) -> None:
+        self._channel = channel
+        self._connected.set()
 
     async def _next(self) -> _Channel | None:
         _log.warning("the egress daemon is gone; nothing passes until the next one serves")
