@@ -93,17 +93,20 @@ async def test_the_python_client_finds_twelve_tools_and_uses_them(mcp: Client) -
 async def test_a_client_hears_of_progress(mcp: Client) -> None:
     session_id = (await fields(mcp, "sandbox_run", code="true"))["session_id"]
     heard: list[float] = []
-    has_heard = asyncio.Event()
+    has_heard = [asyncio.Event(), asyncio.Event()]
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         heard.append(progress)
-        has_heard.set()
+        has_heard[min(len(heard), len(has_heard)) - 1].set()
 
     async def go_on() -> None:
-        await has_heard.wait()
-        await fields(mcp, "sandbox_write_file", session_id=session_id, path="heard", content="")
+        for number, event in enumerate(has_heard, start=1):
+            await event.wait()
+            await fields(mcp, "sandbox_write_file", session_id=session_id, path=f"heard-{number}", content="")
 
-    command = "echo 1; until [ -e heard ]; do sleep 0.05; done; echo 2; echo 3"
+    # It goes on only when each piece has been heard: the last one may come with the answer, and then is not told.
+    waits = [f"until [ -e heard-{number} ]; do sleep 0.05; done" for number in (1, 2)]
+    command = f"echo 1; {waits[0]}; echo 2; {waits[1]}; echo 3"
     arguments = {"session_id": session_id, "command": command}
     async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
         group.create_task(go_on(), name="go on")

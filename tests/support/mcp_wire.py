@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -98,7 +99,8 @@ class Wire:
 
 @asynccontextmanager
 async def wire(target: Target, client_id: str = "test-client", *, tenant_id: str = "") -> AsyncIterator[Wire]:
-    channel = open_channel(target)
+    # As gRPC is spoken from elsewhere: only its own channel writes one by one.
+    channel = open_channel(dataclasses.replace(target, socket=""))
     call = SandboxStub(channel).ServeMcp()
     try:
         await call.write(pb.McpInput(start=pb.McpStart(client_id=client_id, tenant_id=tenant_id)))

@@ -14,21 +14,23 @@ const { tools } = await client.listTools();
 const ran = await client.callTool({ name: "sandbox_run", arguments: { code: "print(6 * 7)", language: "python" } });
 const told = [];
 const session_id = ran.structuredContent.session_id;
-let goingOn;
+const goingOn = [];
+// The command goes on only when each piece has been heard: the last one may come with the answer, and then is not told.
 const heard = (progress) => {
   told.push(progress);
-  const path = { session_id, path: "heard", content: "" };
-  goingOn ??= client.callTool({ name: "sandbox_write_file", arguments: path });
+  const path = { session_id, path: `heard-${told.length}`, content: "" };
+  goingOn.push(client.callTool({ name: "sandbox_write_file", arguments: path }));
 };
+const untilHeard = (number) => `until [ -e heard-${number} ]; do sleep 0.05; done`;
 const streamed = await client.callTool(
   {
     name: "sandbox_exec_stream",
-    arguments: { session_id, command: "echo 1; until [ -e heard ]; do sleep 0.05; done; echo 2; echo 3" },
+    arguments: { session_id, command: `echo 1; ${untilHeard(1)}; echo 2; ${untilHeard(2)}; echo 3` },
   },
   undefined,
   { onprogress: heard },
 );
-await goingOn;
+await Promise.all(goingOn);
 await client.ping();
 console.log(
   JSON.stringify({
