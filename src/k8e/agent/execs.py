@@ -287,7 +287,16 @@ class Exec:
         if group == -1:
             group = self.pid
         if self._end is None and group > 1:
+            self._signal_group(group, number)
+
+    def _signal_group(self, group: int, number: int) -> None:
+        try:
             os.killpg(group, number)
+        except ProcessLookupError:
+            # A terminal names its last job until the shell has taken its place again, also when that has ended.
+            if group == self.pid:
+                raise
+            os.killpg(self.pid, number)
 
     def mark(self, verdict: str) -> None:
         """Say why it is about to die."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 
@@ -52,6 +53,34 @@ async def test_typed_control_characters_signal_the_foreground_group(link: Link) 
     await stream.send(0, b"\x03")
     done = await follow(stream)
     assert (done.code, b"interrupted" in done.stdout) == (3, True)
+
+
+AFTER_ITS_JOB = """
+import os, signal
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, lambda number, frame: os._exit(7))
+job = os.fork()
+if job == 0:
+    signal.pause()
+os.setpgid(job, job)
+os.tcsetpgrp(0, job)
+os.kill(job, signal.SIGKILL)
+os.waitpid(job, 0)
+print("up", flush=True)
+signal.pause()
+"""
+"""A shell in the moment between the end of its job and its own turn on the terminal."""
+
+
+async def test_a_signal_reaches_a_shell_whose_job_has_just_ended(link: Link) -> None:
+    args = request(argv=["python3", "-c", AFTER_ITS_JOB], pty=SIZE)
+    stream = await link.open("exec", args)
+    await until(stream, b"up")
+    (shell,) = (await link.call("execs"))["execs"]
+    foreground = await link.call("foreground", {"id": args["id"]})
+    assert foreground["pgid"] not in (-1, shell["pid"]), "the control: the terminal still names the job"
+    await link.call("kill", {"id": args["id"], "signal": signal.SIGHUP})
+    assert (await follow(stream)).code == 7
 
 
 async def test_the_foreground_group_is_known(link: Link) -> None:
