@@ -8,6 +8,7 @@ leaves neither half a session nor half a removal.
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
 import logging
 import shutil
@@ -76,6 +77,7 @@ class Sessions:
         self._tasks = tasks
         self._by_key: dict[tuple[OwnerId, str], Session] = {}
         self._endings: dict[Session, asyncio.Task[None]] = {}
+        self._secret_changes = collections.Counter[OwnerId]()
         self._rates = CreateRates(
             per_s=settings.quotas.creates_per_s, burst=settings.quotas.create_burst, clock=time.monotonic
         )
@@ -187,9 +189,15 @@ class Sessions:
 
     async def renew_secrets(self, owner: OwnerId, name: str) -> None:
         """A secret has changed: from now on its brokers use what it is now. Raises: SandboxFailed."""
+        # For those that are being made: what they have been given may be what it was.
+        self._secret_changes[owner] += 1
         for session in self.of(owner):
-            if session.is_live and any(each.secret_name == name for each in session.spec.brokered):
-                await self.brokering.renew(owner, session.spec, session.live_box())
+            if session.phase is Phase.ACTIVE and any(each.secret_name == name for each in session.spec.brokered):
+                await self._renew(session)
+
+    async def _renew(self, session: Session) -> None:
+        if session.box is not None:
+            await self.brokering.renew(session.owner, session.spec, session.box)
 
     def claim(self, session: Session) -> Claim:
         """What the session's sandbox is given."""
@@ -273,6 +281,7 @@ class Sessions:
 
     async def _create(self, owner: OwnerId, spec: SessionSpec, *, parent: Session | None) -> Session:
         session, began = self._reserve(owner, spec, parent), time.perf_counter()
+        secrets_seen = self._secret_changes[owner]
         try:
             if parent is not None:
                 session.workspace = parent.workspace or await self._substrate.share_workspace(parent.live_box().id)
@@ -284,11 +293,21 @@ class Sessions:
         except BaseException:
             self._forget(session)
             raise
+        if spec.brokered and self._secret_changes[owner] != secrets_seen:
+            await self._renew_or_end(session)
         self.observer.claimed(spec.runtime, warm=session.warm, took_s=time.perf_counter() - began)
         self._events.add(
             owner, session.session_id, "session.created", runtime=spec.runtime, warm=session.warm, tenant=spec.tenant
         )
         return session
+
+    async def _renew_or_end(self, session: Session) -> None:
+        """Its secrets as they are now, or no session: nobody would take back what it was given too early."""
+        try:
+            await self._renew(session)
+        except K8eError:
+            await self.destroy(session, why="its secrets could not be renewed")
+            raise
 
     def _reserve(self, owner: OwnerId, spec: SessionSpec, parent: Session | None) -> Session:
         """Take the name before anything is built, so that two callers cannot both have it."""
