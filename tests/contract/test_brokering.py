@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -42,9 +42,10 @@ class Grants:
 
 
 @pytest.fixture
-async def grants(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Grants:
+async def grants(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Grants]:
     await engine.set_secret(OWNER, "brokered", "token", OLD.encode())
-    return Grants(engine, monkeypatch)
+    yield Grants(engine, monkeypatch)
+    await engine.delete_secret(OWNER, "brokered")
 
 
 def _before_it_is_active(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
@@ -107,3 +108,15 @@ async def test_a_session_that_cannot_be_given_what_a_secret_is_now_is_not_made(
     assert engine.status().sessions == before
     (sandbox,) = grants.values
     assert sandbox not in await engine._substrate.survivors()
+
+
+async def test_a_session_that_cannot_be_told_of_a_change_keeps_it_from_no_other(
+    runtime: Runtime, cells: CellFactory, engine: Engine, grants: Grants
+) -> None:
+    async with cells(runtime, brokered=BROKERED) as first, cells(runtime, brokered=BROKERED) as second:
+        assert grants.of(engine, second.id) == [OLD], "the control"
+        grants.refused.add(next(iter(grants.values)))
+        with pytest.raises(SandboxFailed, match="as the test wants it"):
+            await _change(engine)
+        assert grants.of(engine, first.id) == [OLD]
+        assert grants.of(engine, second.id) == [NEW]

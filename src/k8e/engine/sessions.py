@@ -191,9 +191,16 @@ class Sessions:
         """A secret has changed: from now on its brokers use what it is now. Raises: SandboxFailed."""
         # For those that are being made: what they have been given may be what it was.
         self._secret_changes[owner] += 1
+        failures = []
         for session in self.of(owner):
             if session.phase is Phase.ACTIVE and any(each.secret_name == name for each in session.spec.brokered):
-                await self._renew(session)
+                try:
+                    await self._renew(session)
+                except SandboxFailed as error:
+                    # A session that cannot be told must not keep it from the others.
+                    failures.append(error)
+        if failures:
+            raise failures[0]
 
     async def _renew(self, session: Session) -> None:
         if session.box is not None:
