@@ -74,7 +74,9 @@ async def yard() -> _Yard:
 async def pool(yard: _Yard) -> AsyncIterator[Pool]:
     async with Tasks() as tasks:
         settings = PoolSettings(min=1, max=1)
-        yield Pool(settings, tasks, build=yard.build, prepare=yard.prepare, discard=yard.discard)
+        pool = Pool(settings, tasks, build=yard.build, prepare=yard.prepare, discard=yard.discard)
+        yield pool
+        await pool.close()  # else what a claim has put off is begun when nobody can begin anything any more
 
 
 async def _filled(pool: Pool) -> None:
