@@ -19,8 +19,6 @@ from k8e import whole
 __all__ = ["is_shown", "private", "show"]
 
 _MODE = 0o644
-_RECORD = "hhqqi4x"
-"""The kernel's `struct flock`: type, whence, start, length, pid."""
 
 
 def private(path: Path) -> IO[str]:
@@ -37,7 +35,8 @@ def show(path: Path) -> Iterator[None]:
 
     new = whole.unfinished(path)
     with private(new) as file:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The open file's and not the process's, which would lose it by looking at the file a second time.
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _record(fcntl.F_WRLCK))
         os.fchmod(file.fileno(), _MODE)
         new.replace(path)
         yield
@@ -50,11 +49,17 @@ def is_shown(path: Path) -> bool:
     import fcntl
     import struct
 
-    asked = struct.pack(_RECORD, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
     try:
         with path.open("rb") as file:
-            found = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+            found = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _record(fcntl.F_RDLCK))
     except OSError:
         return False
-    kind: int = struct.unpack(_RECORD, found)[0]
+    kind: int = struct.unpack_from("h", found)[0]
     return kind != fcntl.F_UNLCK
+
+
+def _record(kind: int) -> bytes:
+    """The kernel's `struct flock` for a whole file: type, whence, start, length, pid."""
+    import struct
+
+    return struct.pack("hhqqi4x", kind, os.SEEK_SET, 0, 0, 0)

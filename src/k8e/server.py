@@ -66,6 +66,8 @@ DESCRIPTORS_EACH = 8
 """Of those that we may open, a connection of the gRPC door takes two; the rest is for sandboxes."""
 USERS = 4
 """How many may have as many connections of the local door as they like before the server runs short."""
+LEAST_CONNECTIONS = 256
+"""For one of them, however few descriptors there are."""
 STOP_BOUND_S = 60
 """Sessions live on without us, so a stop that takes longer is simply cut off."""
 
@@ -261,7 +263,7 @@ def front_settings() -> FrontSettings:
 def connect_bounds() -> Bounds:
     """A call of the local door has a connection of its own, so one user has as many as a crowd of calls needs."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // (DESCRIPTORS_EACH * USERS)
-    return Bounds(connections=min(most, Bounds().connections))
+    return Bounds(connections=min(max(most, LEAST_CONNECTIONS), Bounds().connections))
 
 
 @contextlib.asynccontextmanager

@@ -10,12 +10,20 @@ from google.protobuf.message import Message
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.service.execs import ExecRpcs
+from k8e.engine import boxes
 from k8e.errors import NotFound
 from k8e.model import Command, Outcome, Reason, Runtime, Shell
 from tests.support.calls import StraightCall, as_uid
 from tests.support.cells import OWNER, Cell, CellFactory
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer to report a death than a caller would be kept waiting for it."""
+    monkeypatch.setattr(boxes, "_DYING_S", 60.0)
+
 
 Kill = Callable[[Cell], None]
 

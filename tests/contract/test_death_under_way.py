@@ -9,11 +9,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from k8e.engine import boxes
 from k8e.errors import SandboxLost
 from k8e.model import Runtime
 from tests.support.cells import OWNER, Cell, CellFactory, chunks
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer to report a death than a caller would be kept waiting for it."""
+    monkeypatch.setattr(boxes, "_DYING_S", 60.0)
+
 
 Kill = Callable[[Cell], None]
 

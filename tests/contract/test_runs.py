@@ -165,3 +165,12 @@ async def test_the_end_of_a_run_is_the_true_one_whether_it_can_be_written_down_o
     await cell.engine.processes(OWNER, cell.id)
     link = await cell.engine._sessions.find(OWNER, cell.id).live_box().link()
     assert [each["id"] for each in (await link.call("execs"))["execs"]] == ([] if is_written else [run_id])
+
+
+async def test_a_run_goes_on_to_its_end_when_its_output_cannot_be_kept(cell: Cell) -> None:
+    run_id = await _start(cell, "until [ -e /workspace/go ]; do sleep 0.05; done; echo lost; exit 3")
+    cell.engine._runs.find(OWNER, run_id).path(1).symlink_to("/no/such/directory/file")
+    await cell.write("/workspace/go", b"")
+    assert (await _end(cell, run_id)).exit_code == 3
+    view = cell.engine.poll_run(OWNER, run_id)
+    assert (view.status, view.truncated, view.stdout) == (Status.COMPLETED, True, b"")

@@ -28,8 +28,8 @@ __all__ = ["GATED_S", "PERSON_S", "QUICK_S", "Transport", "deadline"]
 GATED_S = QUICK_S + PERSON_S
 """For calls that change something small, where a gate may be in the way."""
 
-NEVER_SENT = ("failed to connect to all addresses", "Connection refused", "DNS resolution failed", NOT_CONNECTED)
-"""How grpc and we ourselves say that a call did not leave this machine."""
+NEVER_SENT = ("failed to connect to all addresses", "Connection refused", "DNS resolution failed")
+"""How grpc says that a call did not leave this machine."""
 
 REPEATABLE: tuple[type[Message], ...] = (
     pb.GetSessionRequest,
@@ -150,5 +150,5 @@ class Transport:
         if type(made) is not Unreachable:
             return made
         lost = unreachable(self._target.described(), details, self._target.tried)
-        lost.was_sent = not any(words in details for words in NEVER_SENT)
+        lost.was_sent = not (details.startswith(NOT_CONNECTED) or any(words in details for words in NEVER_SENT))
         return lost

@@ -62,6 +62,7 @@ class Run:
         self.outcome: Outcome | None = None
         self.denied: tuple[Denial, ...] = ()
         self.truncated = False
+        self._can_keep = True
         self.task: asyncio.Task[None] | None = None
         self.begun = asyncio.Event()
         self.grown = asyncio.Event()
@@ -82,10 +83,18 @@ class Run:
         room = self.session.spec.limits.run_output_bytes - self._size(output.channel)
         if room < len(output.payload):
             self.truncated = True
-        if room > 0:
-            with self.path(output.channel).open("ab") as file:
-                file.write(output.payload[:room])
+        if room > 0 and self._can_keep:
+            self._append(output.channel, output.payload[:room])
         self.notify()
+
+    def _append(self, channel: int, data: bytes) -> None:
+        try:
+            with self.path(channel).open("ab") as file:
+                file.write(data)
+        except OSError as error:
+            # The command goes on without; what came later must not stand where this is missing.
+            self._can_keep, self.truncated = False, True
+            _log.warning("cannot keep a run's output", extra={"run": self.id, "reason": str(error)})
 
     def notify(self) -> None:
         self.grown.set()

@@ -291,3 +291,37 @@ async def test_a_call_that_is_cancelled_leaves_nothing_open_wherever_it_was(
         over.set()
         assert await asyncio.to_thread(opened_and_kept, before) == []
         assert client._was_answered is False
+
+
+@pytest.mark.parametrize("name", ["one", "watching"])
+async def test_closing_cancels_what_runs_and_asks_nothing_again(tmp_path: Path, name: str) -> None:
+    asked: list[bytes] = []
+    was_asked = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        was_asked.set()
+        await reader.read()
+
+    async with serving(tmp_path / "sock", silent) as client, asyncio.TaskGroup() as group:
+        client._was_answered = True  # so that a lost call would be repeated
+        call = group.create_task(CALLS[name](client), name=name)
+        await was_asked.wait()
+        await client.aclose()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("timeout_s", [10.0**8, float("inf")])
+async def test_a_deadline_that_is_too_far_away_is_none(tmp_path: Path, timeout_s: float) -> None:
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(whole("200 OK", b""))
+
+    async with serving(tmp_path / "sock", serve) as client:
+        await client.exec("sess-1", "true", timeout=timeout_s)
+        await client.exec("sess-1", "true", timeout=1.0)
+    assert [b"connect-timeout-ms" in head for head in asked] == [False, True]

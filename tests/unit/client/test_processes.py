@@ -20,9 +20,9 @@ from k8e.client.discovery import Target
 PATIENCE_S = 60.0
 
 
-async def broken() -> AsyncIterator[bytes]:
+async def broken(error: Exception | None = None) -> AsyncIterator[bytes]:
     yield b"something"
-    raise ZeroDivisionError
+    raise error or ZeroDivisionError
 
 
 def own_children(task: Path) -> list[str]:
@@ -100,10 +100,13 @@ def test_a_child_whose_relay_was_killed_gets_another(by_tls: Target) -> None:
         assert said_in_child(child) == "admin admin"
 
 
-def test_an_error_in_what_is_sent_comes_back_as_it_is(target: Target) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError(), FileNotFoundError("gone"), BrokenPipeError()], ids=repr)
+def test_an_error_in_what_is_sent_comes_back_as_it_is(target: Target, error: Exception) -> None:
     with SandboxClient(target=target) as client, client.create() as session:
-        with pytest.raises(ZeroDivisionError):
-            session.exec("cat", stdin=broken())
+        with pytest.raises(type(error)):
+            session.exec("cat", stdin=broken(error))
+        with pytest.raises(type(error)):
+            session.files.write("a", broken(error))
         assert session.exec("cat", stdin=b"x").stdout == "x"
 
 
@@ -149,6 +152,29 @@ def test_closing_twice_is_once_and_a_closed_client_says_so(target: Target) -> No
     client.close()
     with pytest.raises(RuntimeError, match="closed"):
         client.run("true")
+
+
+def test_a_call_that_another_thread_s_close_meets_ends(target: Target) -> None:
+    client = SandboxClient(target=target)
+    sid = client.create_session()
+    ended: list[BaseException] = []
+    first = threading.Event()
+
+    def work() -> None:
+        try:
+            for _ in client.exec_output(sid, "echo begun; exec sleep 100"):
+                first.set()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it ended
+            ended.append(error)
+
+    working = threading.Thread(target=work)
+    working.start()
+    first.wait(PATIENCE_S)
+    client.close()
+    working.join(PATIENCE_S)
+    assert [type(each).__name__ for each in ended] == ["CancelledError"]
+    with SandboxClient(target=target) as again:
+        again.destroy_session(sid)
 
 
 def test_an_interrupt_stops_the_command_inside(target: Target, tmp_path: Path) -> None:

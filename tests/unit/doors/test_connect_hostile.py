@@ -253,6 +253,7 @@ async def test_a_user_has_a_bounded_number_of_connections(data_dir: Path) -> Non
             async with door.wire() as third:
                 refused = await third.reply()
                 assert (refused.status, refused.json["code"]) == (429, "resource_exhausted")
+                assert float(refused.headers["k8e-retry-after-s"]) > 0  # nothing was done yet
                 assert await third.end() == b""
             assert (await first.ask("WhoAmI")).status == 200
         async with asyncio.timeout(PATIENCE_S):
@@ -281,6 +282,8 @@ async def test_answers_that_nobody_takes_have_a_bounded_share_too(data_dir: Path
                 assert (await greedy.head())[0] == 200  # and takes no more of it
             refused = await wire.ask("Exec", asked)
             assert (refused.status, refused.headers["k8e-error"]) == (429, "exhausted")
+            # It has run: a client that is told to try again would run it twice.
+            assert "k8e-retry-after-s" not in refused.headers
         async with asyncio.timeout(PATIENCE_S):
             while (reply := await wire.ask("Exec", asked)).status != 200:  # until both are known to be gone
                 pass

@@ -44,6 +44,7 @@ class LocalChannel:
         self._headers = {"connect-protocol-version": "1", **dict(metadata)}
         self._open: dict[Exchange, asyncio.Task[None] | None] = {}
         """Connections with a call, and who sends on them beside it."""
+        self._is_closed = False
 
     def unary_unary(
         self, path: str, *, request_serializer: Serialize, response_deserializer: Deserialize
@@ -82,7 +83,8 @@ class LocalChannel:
         return call
 
     async def close(self, grace: float | None = None) -> None:
-        """End what still runs."""
+        """End what still runs: whoever waits for it is cancelled."""
+        self._is_closed = True
         senders = [task for task in self._open.values() if task]
         for exchange in list(self._open):
             self.drop(exchange)
@@ -93,13 +95,12 @@ class LocalChannel:
         self, path: str, kind: str, request: bytes | AsyncIterator[bytes], timeout_s: float | None
     ) -> Exchange:
         """A connection with a request on it, to be dropped at the end of the call. Raises: AioRpcError."""
+        head = {"content-type": kind, **_deadline(timeout_s), **self._headers}
+        body = request if isinstance(request, bytes) else None
         try:
             exchange = await dial(self._socket)
         except OSError as error:
             raise _status("UNAVAILABLE", f"{NOT_CONNECTED}: {error.strerror or error}") from error
-        body = request if isinstance(request, bytes) else None
-        limit = {} if timeout_s is None else {"connect-timeout-ms": str(int(timeout_s * 1000))}
-        head = {"content-type": kind, **limit, **self._headers}
         self._open[exchange] = None
         try:
             await exchange.send_head(path, head, body)
@@ -116,8 +117,20 @@ class LocalChannel:
             sending.cancel()
         exchange.hang_up()
 
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Whatever is wrong with the connection becomes a status. Raises: AioRpcError."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise _status("DEADLINE_EXCEEDED", "the server says nothing") from error
+        except LostConnectionError as error:
+            if self._is_closed:
+                raise asyncio.CancelledError("the channel was closed") from error
+            raise _status("UNAVAILABLE", str(error)) from error
+
     async def _only(self, path: str, request: bytes, timeout_s: float | None) -> bytes:
-        with _told():
+        with self.told():
             async with asyncio.timeout(_limit_s(timeout_s)):
                 exchange = await self.begin(path, _UNARY, request, timeout_s)
                 try:
@@ -157,7 +170,7 @@ class Stream(Generic[R]):
         if self._is_over:
             raise StopAsyncIteration
         try:
-            with _told():
+            with self._channel.told():
                 flags, data = await self._next()
         except BaseException:
             is_cancelled = self._is_over
@@ -202,8 +215,11 @@ async def _send(exchange: Exchange, pieces: AsyncIterator[bytes]) -> None:
         async for piece in pieces:
             await exchange.send_piece(piece)
         await exchange.end_pieces()
-    except OSError:
+    except LostConnectionError:
         pass  # it stopped listening: then it has answered, or reading tells
+    except asyncio.CancelledError:
+        exchange.hang_up()
+        raise
     except Exception:  # noqa: BLE001 - the caller's own, who is told by whoever made the pieces
         exchange.hang_up()
 
@@ -213,20 +229,16 @@ async def _enclosed(requests: AsyncIterable[Message], serialize: Serialize) -> A
         yield envelope(serialize(each))
 
 
+def _deadline(timeout_s: float | None) -> dict[str, str]:
+    """What the server is told of it; it takes ten digits, and more are as good as none."""
+    if timeout_s is None or timeout_s * 1000 >= 10**10:
+        return {}
+    return {"connect-timeout-ms": str(int(timeout_s * 1000))}
+
+
 def _limit_s(timeout_s: float | None) -> float | None:
     """The server keeps the deadline; this is for one that says nothing any more."""
     return None if timeout_s is None else timeout_s + PATIENCE_S
-
-
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """Whatever is wrong with the connection becomes a status. Raises: AioRpcError."""
-    try:
-        yield
-    except TimeoutError as error:
-        raise _status("DEADLINE_EXCEEDED", "the server says nothing") from error
-    except (OSError, LostConnectionError) as error:
-        raise _status("UNAVAILABLE", str(error)) from error
 
 
 def _check_end(data: bytes) -> None:

@@ -23,7 +23,7 @@ from k8e.doors.connect.exchanges import Answer, Body, Receive, Scope, Send, head
 from k8e.doors.connect.routes import Headers, Route, find
 from k8e.doors.service.call import trailing
 from k8e.doors.service.edge import Edge
-from k8e.errors import K8eError
+from k8e.errors import Exhausted, K8eError
 from k8e.identity.callers import Caller
 from k8e.identity.presented import Presented, UnixPeer
 from k8e.model import OwnerId
@@ -106,7 +106,7 @@ class App:
             call = self._call(route, shown, answer, trailers)
             request = route.decode(await self._in_time(body.whole()))
             payload = route.codec.encode(await self._edge.answer(route.name, call, request))
-            body.held.become(len(payload))  # until the caller has taken it
+            hold_answer(body, payload)
             return payload
 
         outcome = await attempt(route, work)
@@ -152,6 +152,14 @@ class App:
     async def _in_time(self, arriving: Awaitable[bytes]) -> bytes:
         async with asyncio.timeout(self._body_s):
             return await arriving
+
+
+def hold_answer(body: Body, payload: bytes) -> None:
+    """Count the answer until the caller has taken it. Raises: Exhausted, without a word on trying again: it is done."""
+    try:
+        body.held.become(len(payload))
+    except Exhausted as error:
+        raise Exhausted(f"it was done, but its answer of {len(payload)} bytes is more than you may hold now") from error
 
 
 def presented(peer: UnixPeer, headers: Headers) -> Presented:

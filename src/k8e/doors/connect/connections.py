@@ -23,9 +23,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from k8e.doors.connect.bounds import Bounds
-from k8e.doors.connect.errors import Failure
+from k8e.doors.connect.errors import Failure, failure_for
 from k8e.doors.connect.hangups import Hangups
 from k8e.doors.connect.peers import PeerCredentials, credentials_of
+from k8e.errors import Exhausted
 
 __all__ = ["CONNECTION", "HEAD_BYTES", "Connection", "Listening"]
 
@@ -33,6 +34,7 @@ CONNECTION = "connection"
 """Where the application finds its connection in the scope's state."""
 
 HEAD_BYTES = 64 * 1024
+TOO_MANY = failure_for(Exhausted("too many connections of this user; close some first", retry_after_s=1.0))
 
 
 class Listening(ServerState):
@@ -106,7 +108,7 @@ class Connection(HttpToolsProtocol):
         self._descriptor = sock.fileno()
         self._shared.hangups.watch(self._descriptor, self._hung_up)
         if self._shared.by_user[self.peer.uid] > self._shared.bounds.connections:
-            self._refuse(Failure("resource_exhausted", "too many connections of this user; close some first"))
+            self._refuse(TOO_MANY)
         elif self._shared.is_closing:
             transport.abort()
         else:
@@ -197,8 +199,9 @@ class Connection(HttpToolsProtocol):
             return
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             body = failure.body()
-            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-            self.transport.write(STATUS_LINE[failure.status] + head + body)
+            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
+            beside = b"".join(b"%s: %s\r\n" % (name.encode(), value.encode()) for name, value in failure.metadata)
+            self.transport.write(STATUS_LINE[failure.status] + head + beside + b"\r\n" + body)
         self.transport.close()
 
     def _expect_head(self) -> None:
