@@ -83,6 +83,8 @@ class Exec:
         self._born = time.monotonic()
         self._timer: Optional[Timer] = None
         self._verdict = ""
+        self._early: Dict[int, None] = {}
+        """Signals that came before it was known to have started, in their order: output may be quicker than that news."""
         self._end: Optional[Dict[str, Any]] = None
         self._cleanup: Callable[[], None] = lambda: None
         self._program = ""
@@ -200,6 +202,7 @@ class Exec:
             self.pid = int(message["started"])
             self._drop_fds()
             self._tell("started", {"pid": self.pid})
+            self._signal_early()
         elif "failed" in message:
             self._fail(int(message["failed"]), str(message.get("step")))
         elif "exited" in message:
@@ -283,11 +286,21 @@ class Exec:
 
     def signal(self, number: int) -> None:
         """Signal its process group, or the foreground group of its terminal."""
+        if self._end is not None:
+            return
+        if not self.pid:
+            self._early[number] = None
+            return
         group = self.foreground() if self.is_pty else self.pid
-        if group == -1:
-            group = self.pid
-        if self._end is None and group > 1:
-            self._signal_group(group, number)
+        self._signal_group(group if group > 1 else self.pid, number)
+
+    def _signal_early(self) -> None:
+        early, self._early = self._early, {}
+        for number in early:
+            try:
+                self.signal(number)
+            except ProcessLookupError:
+                return  # it is over, and so is what the signals were for
 
     def _signal_group(self, group: int, number: int) -> None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -94,4 +96,29 @@ def test_a_command_that_nobody_killed_begins_when_there_is_room() -> None:
     sandbox.room()
     assert [order["argv"] for order in sandbox.orders] == [["touch", "/tmp/it-ran"]]
     subject._hear({"lost": True})
+    _read_to_the_end(subject)
+
+
+def test_signals_that_come_before_the_news_of_its_start_reach_it() -> None:
+    sandbox = _RoomySandbox()
+    subject = _new(sandbox)
+    subject.start(_launch())
+    subject.signal(signal.SIGUSR1)
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as command:
+        subject._hear({"started": command.pid})
+        assert command.wait() == -signal.SIGUSR1
+    subject._hear({"exited": signal.SIGUSR1})
+    subject.signal(signal.SIGUSR1)  # to what is over: nothing, and no error
+    _read_to_the_end(subject)
+
+
+def test_signals_to_what_is_over_before_the_news_of_its_start_are_let_pass() -> None:
+    sandbox = _RoomySandbox()
+    subject = _new(sandbox)
+    subject.start(_launch())
+    subject.signal(signal.SIGUSR1)
+    with subprocess.Popen(["true"], start_new_session=True) as command:
+        command.wait()
+    subject._hear({"started": command.pid})
+    subject._hear({"exited": 0})
     _read_to_the_end(subject)
