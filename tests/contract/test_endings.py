@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -170,3 +171,27 @@ async def test_a_transcript_that_is_asked_for_at_the_very_end_leaves_no_director
         await cell.engine.destroy_session(OWNER, cell.id)
         assert seen == [""]
         assert not directory.exists()
+
+
+async def test_a_session_that_could_not_be_removed_is_removed_later(
+    runtime: Runtime, cells: CellFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destroy, failing = Box.destroy, True
+
+    async def fail_first(box: Box) -> None:
+        if failing:
+            raise SandboxFailed("remove it", "the test says no")
+        await destroy(box)
+
+    async with cells(runtime) as cell:
+        monkeypatch.setattr(Box, "destroy", fail_first)
+        with pytest.raises(SandboxFailed, match="it will be tried again"):
+            await cell.engine.destroy_session(OWNER, cell.id)
+        failing = False
+        cell.engine._sessions.reap(time.time())  # the control: not at once
+        await asyncio.sleep(0)
+        assert cell.id in _names(cell.engine)
+        cell.engine._sessions.reap(time.time() + 60)
+        async with asyncio.timeout(60):
+            while cell.id in _names(cell.engine):
+                await asyncio.sleep(0.01)

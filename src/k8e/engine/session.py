@@ -89,6 +89,8 @@ class Session:
     detail: str = ""
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever changes what it was promised."""
+    end_again_at: float = 0.0
+    """When to try its removal again; 0 as long as none has failed."""
     is_ending: bool = False
     """Its end has begun, though its phase says so only when its children are gone."""
 

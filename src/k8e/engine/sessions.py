@@ -42,6 +42,7 @@ __all__ = ["Admit", "Sessions", "default_claim"]
 _log = logging.getLogger(__name__)
 
 _CLAIM_TRIES: Final = 3
+_AGAIN_S: Final = 30.0
 
 Admit = Callable[[SessionSpec], Awaitable[None]]
 """Whether a session may be made like this; waits where a person has to say so. Raises: Denied."""
@@ -223,10 +224,12 @@ class Sessions:
             raise SandboxFailed(f"remove session {session.session_id}", "see the server's log; it will be tried again")
 
     def reap(self, now: float) -> None:
-        """Begin to end every session whose time is over."""
+        """Begin to end every session whose time is over, and again what could not be removed before."""
         for session in self:
             if session.phase in (Phase.ACTIVE, Phase.FAILED) and session.is_over(now):
                 self._begin_end(session, "expired" if now >= session.expires_at else "idle")
+            elif session.phase is Phase.TERMINATING and 0 < session.end_again_at <= now:
+                self._begin_end(session, "tried again")
 
     def _begin_end(self, session: Session, why: str) -> asyncio.Task[None]:
         ending = self._endings.get(session)
@@ -242,6 +245,7 @@ class Sessions:
         """However it went: a session that could not be ended is what it was before."""
         del self._endings[session]
         session.is_ending = False
+        session.end_again_at = time.time() + _AGAIN_S
 
     async def remember_use(self) -> None:
         """Write down when sessions were last used, so that idleness is not forgotten by a restart."""
