@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings, Quotas
-from k8e.errors import Exhausted
+from k8e.errors import Exhausted, InvalidSpec
 from k8e.model import Command, Limits, OwnerId, Runtime, SessionSpec, Shell
 from k8e.setup.provision import Provisioned
 from tests.support.cells import OWNER
@@ -47,6 +48,30 @@ async def test_sessions_are_counted_with_their_sub_agents_and_the_refusal_says_u
     await strict.create_session(OTHER, SPEC)
     await strict.destroy_session(OWNER, child.session_id)
     await strict.create_session(OWNER, SPEC)
+
+
+async def test_those_that_are_started_at_once_are_counted_too(strict: Engine) -> None:
+    here, there = [(await strict.create_session(OWNER, SPEC)).session_id for _ in range(2)]
+
+    async def is_refused(started: Coroutine[Any, Any, object]) -> bool:
+        try:
+            await started
+        except Exhausted:
+            return True
+        return False
+
+    async def refused(start: Callable[[], Coroutine[Any, Any, object]]) -> int:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(is_refused(start()), name="start") for _ in range(3)]
+        return sum(task.result() for task in tasks)
+
+    assert await refused(lambda: strict.create_terminal(OWNER, here, argv=["/bin/sh"])) == 2
+    assert await refused(lambda: strict.start_run(OWNER, there, SLEEP)) == 2
+    await strict.destroy_session(OWNER, here)
+    again = (await strict.create_session(OWNER, SPEC)).session_id
+    with pytest.raises(InvalidSpec):
+        await strict.create_terminal(OWNER, again, argv=["/no-such"])
+    await strict.create_terminal(OWNER, again, argv=["/bin/sh"])  # one that could not be started does not count
 
 
 async def test_runs_terminals_and_commands_are_counted_in_their_session(strict: Engine) -> None:

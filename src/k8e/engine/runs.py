@@ -187,6 +187,8 @@ class Runs:
                 f"session {session.session_id} already has {session.runs} background runs: kill one or wait for it"
             )
         run = self._new(session, RunId(new_id("run")), started_at=time.time())
+        # From now on, or many that are started at once would each find room.
+        session.runs += 1
         try:
             await self._begin(run, command)
         except BaseException:
@@ -214,6 +216,7 @@ class Runs:
 
     def _undo(self, run: Run) -> None:
         """Nothing is left of a run that never began."""
+        run.session.runs -= 1
         self._part(run, "it could not be started")
         # Not waited for: whoever asked may be gone. It comes after what wrote the run down, whether that is through or not.
         self._store.post(Change("DELETE FROM runs WHERE id=?", (run.id,)))
@@ -241,6 +244,7 @@ class Runs:
         except K8eError as error:
             await self._finish(run, _lost(run, str(error)))
         else:
+            session.runs += 1
             self._follow(run, stream)
 
     async def kill(self, run: Run, signal: int) -> None:
@@ -276,7 +280,6 @@ class Runs:
         return run
 
     def _follow(self, run: Run, stream: ExecStream) -> None:
-        run.session.runs += 1
         run.task = self._tasks.start(self._pump(run, stream), name=f"run {run.id}")
 
     async def _pump(self, run: Run, stream: ExecStream) -> None:

@@ -166,6 +166,17 @@ class Terminals:
         """A program on a pty. Raises: InvalidSpec when it cannot be started."""
         if session.terminals >= self._per_session:
             raise Exhausted(f"session {session.session_id} already has {session.terminals} terminals: close one")
+        # From now on, or many that are opened at once would each find room.
+        session.terminals += 1
+        try:
+            terminal = await self._opened(session, command)
+        except BaseException:
+            session.terminals -= 1
+            raise
+        self._follow(terminal)
+        return terminal
+
+    async def _opened(self, session: Session, command: Command) -> Terminal:
         terminal_id = TerminalId(new_id("term"))
         stream = await self._commands.start(
             session, terminal_id, command, timeout_s=0.0, keep_in_sandbox_bytes=_KEPT_IN_SANDBOX_BYTES
@@ -179,12 +190,12 @@ class Terminals:
         except BaseException:
             await stream.close()
             raise
-        self._follow(terminal)
         return terminal
 
     async def resume(self, session: Session, row: sqlite3.Row) -> None:
         """Take back a terminal after a restart, with the last bytes that its sandbox kept."""
         stream = await self._commands.attach(session, row["id"], {}, keep_in_sandbox_bytes=_KEPT_IN_SANDBOX_BYTES)
+        session.terminals += 1
         self._follow(Terminal(TerminalId(row["id"]), session, stream, pid=row["pid"]))
 
     def find(self, owner: OwnerId, terminal_id: str) -> Terminal:
@@ -217,7 +228,6 @@ class Terminals:
 
     def _follow(self, terminal: Terminal) -> None:
         self._by_id[terminal.id] = terminal
-        terminal.session.terminals += 1
         terminal.task = self._tasks.start(self._pump(terminal), name=f"terminal {terminal.id}")
 
     async def _pump(self, terminal: Terminal) -> None:
