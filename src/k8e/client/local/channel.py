@@ -101,6 +101,9 @@ class LocalChannel:
             exchange = await dial(self._socket)
         except OSError as error:
             raise _status("UNAVAILABLE", f"{NOT_CONNECTED}: {error.strerror or error}") from error
+        if self._is_closed:
+            exchange.hang_up()
+            raise asyncio.CancelledError("the channel was closed")
         self._open[exchange] = None
         try:
             await exchange.send_head(path, head, body)
