@@ -283,8 +283,11 @@ def test_only_a_process_with_a_terminal_is_a_person_at_one_and_the_trail_says_wh
         with SandboxClient(target=server.target()) as client, client.create("container") as session:
             approval_id = session.confirm("drop the table", timeout=0).approval_id
             assert "has no terminal" in approve_raw(server, approval_id, "terminal")
-            with pytest.raises(sdk.Denied, match="without --endpoint"):
-                client.approve(approval_id, presence="terminal")
+            with (
+                SandboxClient(target=server.by_tls()) as elsewhere,
+                pytest.raises(sdk.Denied, match="without --endpoint"),
+            ):
+                elsewhere.approve(approval_id, presence="terminal")
             assert "cannot decide it" in approve_raw(server, approval_id, "", tty=slave)
             assert "not one of" in approve_raw(server, approval_id, "television", tty=slave)
             made = client.create_api_key("agent-key", owner=client.whoami().owner)

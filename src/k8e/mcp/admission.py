@@ -13,8 +13,8 @@ from mcp_types import JSONRPCRequest, RequestId
 
 __all__ = ["BYTES", "CALLS", "LARGE", "STREAMS", "Admission"]
 
-CALLS = 64
-"""Requests of one client that may wait for their answers."""
+CALLS = 128
+"""Requests that may wait for their answers: for fifty clients of one identity, whose next may come before the last is let go."""
 BYTES = 128 * 1024 * 1024
 """And their lines together; a single one may always come."""
 LARGE = 4
