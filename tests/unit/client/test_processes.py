@@ -172,7 +172,8 @@ def test_a_call_that_another_thread_s_close_meets_ends(target: Target) -> None:
     first.wait(PATIENCE_S)
     client.close()
     working.join(PATIENCE_S)
-    assert [type(each).__name__ for each in ended] == ["CancelledError"]
+    # Cancelled while it waited, or told so when it asked for the next piece.
+    assert [type(each).__name__ for each in ended] in (["CancelledError"], ["RuntimeError"])
     with SandboxClient(target=target) as again:
         again.destroy_session(sid)
 

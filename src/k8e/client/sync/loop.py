@@ -57,6 +57,8 @@ class LoopThread:
         if self._closed:
             return
         self._ready()
+        # Other threads may still wait for answers: each is woken, because from now on nobody answers.
+        self.wait(_end_others())
         self.wait(self._loop.shutdown_asyncgens())
         self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -87,6 +89,14 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_forever()
     finally:
         loop.close()
+
+
+async def _end_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=SETTLE_S)
 
 
 async def _announced(coroutine: Coroutine[Any, Any, R], ended: threading.Event) -> R:
