@@ -26,7 +26,7 @@ from k8e.engine.session import Session
 from k8e.engine.sessions import Sessions
 from k8e.engine.store import Change, Store
 from k8e.engine.tasks import Tasks
-from k8e.errors import Conflict, Exhausted, K8eError, NotFound, SandboxLost, StoreFailed
+from k8e.errors import Conflict, Exhausted, K8eError, NotFound, StoreFailed
 from k8e.model import Command, Denial, Outcome, OwnerId, Reason, RunId, SessionId, Status
 
 __all__ = ["Run", "RunStream", "RunView", "Runs"]
@@ -211,7 +211,7 @@ class Runs:
         if run.outcome is not None:
             # Its session has ended meanwhile, and there is no place any more for what it says.
             await stream.close()
-            raise SandboxLost(f"session {session.session_id} is {session.phase}", session.detail)
+            raise session.lost()
         self._follow(run, stream)
 
     def _undo(self, run: Run) -> None:

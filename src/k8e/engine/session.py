@@ -91,30 +91,31 @@ class Session:
     """Held by whoever changes what it was promised."""
     end_again_at: float = 0.0
     """When to try its removal again; 0 as long as none has failed."""
-    is_ending: bool = False
-    """Its end has begun, though its phase says so only when its children are gone."""
+    ending: asyncio.Task[None] | None = None
+    """Its removal while that is under way; its phase says so only when its children are gone."""
 
     @property
     def is_live(self) -> bool:
-        return self.phase is Phase.ACTIVE and self.box is not None and not self.is_ending
+        return self.phase is Phase.ACTIVE and self.box is not None and self.ending is None
 
     def live_box(self) -> Box:
         """The sandbox to work in. Raises: SandboxLost with the reason."""
         if self.box is None or not self.is_live:
-            raise self._lost()
+            raise self.lost()
         return self.box
 
     @property
     def is_going(self) -> bool:
-        return self.is_ending or self.phase in (Phase.TERMINATING, Phase.GONE)
+        return self.ending is not None or self.phase in (Phase.TERMINATING, Phase.GONE)
 
     def check_stays(self) -> None:
         """Raises: SandboxLost once it is bound to go."""
         if self.is_going:
-            raise self._lost()
+            raise self.lost()
 
-    def _lost(self) -> SandboxLost:
-        phase = Phase.TERMINATING if self.is_ending else self.phase
+    def lost(self) -> SandboxLost:
+        """The error for whoever still wants something of it."""
+        phase = Phase.TERMINATING if self.ending is not None else self.phase
         return SandboxLost(f"session {self.session_id} is {phase}", self.detail)
 
     def begin(self, now: float) -> None:

@@ -33,7 +33,7 @@ from k8e.engine.substrate import Substrate
 from k8e.engine.tasks import Tasks
 from k8e.engine.transcript import Transcript
 from k8e.engine.workspaces import Workspaces
-from k8e.errors import Conflict, Denied, Exhausted, HostUnsupported, K8eError, NotFound, SandboxFailed, SandboxLost
+from k8e.errors import Conflict, Denied, Exhausted, HostUnsupported, K8eError, NotFound, SandboxFailed
 from k8e.lifecycle import Phase
 from k8e.model import Claim, Death, OwnerId, SandboxId, SessionId, SessionSpec, Template
 
@@ -77,7 +77,6 @@ class Sessions:
         self.brokering = brokering.Brokering(secrets, substrate.set_grants, settings.egress)
         self._tasks = tasks
         self._by_key: dict[tuple[OwnerId, str], Session] = {}
-        self._endings: dict[Session, asyncio.Task[None]] = {}
         self._secret_changes = collections.Counter[OwnerId]()
         self._rates = CreateRates(
             per_s=settings.quotas.creates_per_s, burst=settings.quotas.create_burst, clock=time.monotonic
@@ -232,20 +231,11 @@ class Sessions:
                 self._begin_end(session, "tried again")
 
     def _begin_end(self, session: Session, why: str) -> asyncio.Task[None]:
-        ending = self._endings.get(session)
-        if ending is None:
-            ending = self._tasks.start(self._end(session, why), name=f"end {session.session_id}")
-            self._endings[session] = ending
+        if session.ending is None:
             # At once: whatever is asked of it from now on would be lost with it.
-            session.is_ending = True
-            ending.add_done_callback(lambda _task: self._ending_is_over(session))
-        return ending
-
-    def _ending_is_over(self, session: Session) -> None:
-        """However it went: a session that could not be ended is what it was before."""
-        del self._endings[session]
-        session.is_ending = False
-        session.end_again_at = time.time() + _AGAIN_S
+            session.ending = self._tasks.start(self._end(session, why), name=f"end {session.session_id}")
+            session.ending.add_done_callback(lambda _task: _ended(session))
+        return session.ending
 
     async def remember_use(self) -> None:
         """Write down when sessions were last used, so that idleness is not forgotten by a restart."""
@@ -381,7 +371,7 @@ class Sessions:
             await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
         if session.phase is not Phase.ACTIVE:
             # Whoever ended it while this was written down saw no sandbox to remove.
-            raise SandboxLost(f"session {session.session_id} is {session.phase}", session.detail)
+            raise session.lost()
         self._hold(session, box)
         if box.is_dead:
             self._lost(session, Death())
@@ -487,10 +477,15 @@ def _too_many(held: Sequence[Session], now: float) -> Exhausted:
     )
 
 
+def _ended(session: Session) -> None:
+    """However it went: a session that could not be ended is what it was before."""
+    session.ending = None
+    session.end_again_at = time.time() + _AGAIN_S
+
+
 def _is_wanted(session: Session) -> bool:
     """Whether another sandbox would help it: not if it, or its parent, was ended while it was made."""
-    is_over = session.phase in (Phase.TERMINATING, Phase.GONE)
-    return not is_over and (session.parent is None or session.parent.is_live)
+    return not session.is_going and (session.parent is None or session.parent.is_live)
 
 
 def _unwritten(sandbox: SandboxId) -> Change:
