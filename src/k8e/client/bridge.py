@@ -16,10 +16,10 @@ import tempfile
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Mapping
 from typing import Any, Generic, Self, TypeVar
 
-import grpc
 from grpc import aio
 
 from k8e.client.discovery import Target
+from k8e.client.statuses import status
 
 __all__ = ["BridgeChannel", "receive", "send"]
 
@@ -197,15 +197,10 @@ class BridgedCall(Generic[R]):
             raise lost() from error
         if kind == MESSAGE:
             return self._deserialize(payload)
-        status = json.loads(payload)
-        if status["code"] == "OK":
+        told = json.loads(payload)
+        if told["code"] == "OK":
             return None
-        raise aio.AioRpcError(
-            grpc.StatusCode[status["code"]],
-            aio.Metadata(),
-            aio.Metadata(*((str(key), str(value)) for key, value in status["trailing"])),
-            details=str(status["details"]),
-        )
+        raise status(told["code"], str(told["details"]), ((str(key), str(value)) for key, value in told["trailing"]))
 
     async def _feed(self, writer: asyncio.StreamWriter) -> None:
         is_whole = False
@@ -251,8 +246,7 @@ async def once(request: object) -> AsyncIterator[object]:
 
 
 def lost() -> aio.AioRpcError:
-    details = "the process that calls for a forked child has ended"
-    return aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, aio.Metadata(), aio.Metadata(), details=details)
+    return status("UNAVAILABLE", "the process that calls for a forked child has ended")
 
 
 def start_relay(target: Target) -> tuple[socket.socket, subprocess.Popen[bytes]]:

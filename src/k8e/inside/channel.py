@@ -12,12 +12,12 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-import grpc
 from grpc import aio
 
 from k8e._proto.stub import SandboxStub
 from k8e.client import AsyncSandboxClient
 from k8e.client.discovery import Target
+from k8e.client.statuses import status
 from k8e.doors.service.call import trailing
 from k8e.doors.service.edge import Edge
 from k8e.doors.service.errors import answer_for
@@ -179,7 +179,3 @@ class Single(Generic[R]):
         answer = await anext(self._call)
         await anext(self._call, None)
         return answer
-
-
-def status(code: str, text: str, told: tuple[tuple[str, str], ...] = ()) -> aio.AioRpcError:
-    return aio.AioRpcError(grpc.StatusCode[code], aio.Metadata(), aio.Metadata(*told), details=text)

@@ -15,9 +15,10 @@ import pytest
 from k8e._proto import sandbox_pb2 as pb
 from k8e.client import AsyncSandboxClient, Chunk
 from k8e.client.discovery import Target
-from k8e.client.errors import DeadlineExceeded, SandboxError, ServerFailed, Unreachable
+from k8e.client.errors import DeadlineExceeded, NotFound, SandboxError, SandboxLost, ServerFailed, Unreachable
 from k8e.client.light.calls import QUICK_S
 from k8e.client.light.http import envelope
+from k8e.client.light.unix import END_OF_STREAM
 from k8e.client.local import channel
 from tests.support.descriptors import descriptors, opened_and_kept
 
@@ -123,6 +124,32 @@ async def test_a_stream_that_is_cut_is_not_taken_for_a_whole_one(tmp_path: Path,
         with pytest.raises(Unreachable, match=text):
             async for _ in client.attach_exec("sess-1", "exec-1"):
                 pass
+
+
+@pytest.mark.parametrize(
+    ("last", "error", "text"),
+    [
+        (b"nonsense", ServerFailed, "nonsense"),
+        (b"[]", ServerFailed, "no object"),
+        (b'{"error": 7}', ServerFailed, "no reason"),
+        (b'{"error": {"code": "not_found", "message": "gone"}}', NotFound, "gone"),
+        (
+            b'{"error": {"code": "odd", "message": "new"}, "metadata": {"k8e-error": ["sandbox_lost"]}}',
+            SandboxLost,
+            "new",
+        ),
+    ],
+)
+async def test_a_stream_ends_well_only_when_its_last_word_says_so(
+    tmp_path: Path, last: bytes, error: type[SandboxError], text: str
+) -> None:
+    for end, wanted in ((last, error), (b"{}", None)):
+        said = STREAMED + chunk(envelope(OUTPUT.SerializeToString()) + envelope(end, END_OF_STREAM)) + b"0\r\n\r\n"
+        async with serving(tmp_path / f"sock-{wanted}", saying(said)) as client:
+            items = client.attach_exec("sess-1", "exec-1")
+            assert isinstance(await anext(items), Chunk)
+            with pytest.raises(wanted or StopAsyncIteration, match=text if wanted else None):
+                await anext(items)
 
 
 async def test_an_answer_is_read_though_the_server_stopped_listening_before_all_was_sent(tmp_path: Path) -> None:

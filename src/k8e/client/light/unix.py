@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from k8e.client.errors import DeadlineExceeded, SandboxError, ServerFailed
 from k8e.client.light.calls import QUICK_S, Answer, Duplex, Request, given, refusal, unreachable
 from k8e.client.light.http import Exchange, LostConnectionError, envelope
+from k8e.client.light.refusals import ended, parsed, refused
 
 __all__ = ["CONNECT_S", "END_OF_STREAM", "PATIENCE_S", "SERVICE", "STEP_S", "UnixCalls", "connected"]
 
@@ -43,7 +44,7 @@ class UnixCalls:
             except (OSError, LostConnectionError) as error:
                 raise self._lost(error) from error
         if status != 200:
-            raise _refused(status, headers, body)
+            raise refusal(*refused(status, headers, body))
         return Answer(_object(body))
 
     def stream(
@@ -59,7 +60,7 @@ class UnixCalls:
                     exchange.send_pieces(envelope(_json(each)) for each in given(requests))
                 status, headers = exchange.receive_head()
                 if status != 200:
-                    raise _refused(status, headers, exchange.receive_all())
+                    raise refusal(*refused(status, headers, exchange.receive_all()))
                 yield from _answers(exchange)
             except (OSError, LostConnectionError) as error:
                 raise self._lost(error) from error
@@ -124,7 +125,7 @@ class UnixDuplex:
             try:
                 status, headers = exchange.receive_head()
                 if status != 200:
-                    raise _refused(status, headers, exchange.receive_all())
+                    raise refusal(*refused(status, headers, exchange.receive_all()))
                 yield from _answers(exchange)
             except (OSError, LostConnectionError) as error:
                 raise self._lost(error) from error
@@ -165,33 +166,18 @@ def _json(request: Request) -> bytes:
 
 
 def _object(body: bytes) -> dict[str, object]:
-    try:
-        found = json.loads(body or b"{}")
-    except ValueError as error:
-        raise ServerFailed(f"the server's answer is no JSON: {body[:200]!r}") from error
-    if not isinstance(found, dict):
-        raise ServerFailed(f"the server's answer is no object: {body[:200]!r}")
+    found = parsed(body or b"{}")
+    if found is None:
+        raise ServerFailed(f"the server's answer is no JSON object: {body[:200]!r}")
     return found
-
-
-def _refused(status: int, headers: Mapping[str, str], body: bytes) -> SandboxError:
-    try:
-        told = Answer(_object(body))
-    except ServerFailed:
-        return ServerFailed(f"the server answered {status}: {body[:200]!r}")
-    code, text = told.text("code") or "unknown", told.text("message") or f"the server answered {status}"
-    return refusal(code, text, headers)
 
 
 def _answers(exchange: Exchange) -> Iterator[Answer]:
     for flags, body in exchange.receive_envelopes():
-        told = _object(body)
         if not flags & END_OF_STREAM:
-            yield Answer(told)
-            continue
-        if "error" in told:
-            error, trailers = Answer(told).one("error"), Answer(told).one("metadata")
-            beside = {name: "".join(trailers.texts(name)[:1]) for name in trailers.names()}
-            raise refusal(error.text("code"), error.text("message"), beside)
-        return
+            yield Answer(_object(body))
+        elif (told := ended(body)) is not None:
+            raise refusal(*told)
+        else:
+            return
     raise LostConnectionError("the stream ended before its end was told")

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
-import grpc
 from grpc import aio
 
 from k8e.client.light.http import LostConnectionError, envelope
+from k8e.client.light.refusals import Refused, ended, refused
 from k8e.client.light.unix import END_OF_STREAM, PATIENCE_S
 from k8e.client.local.exchange import Exchange, dial
+from k8e.client.statuses import status
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -69,7 +69,7 @@ class LocalChannel:
             sent = _enclosed(requests, request_serializer)
             found = [each async for each in Stream(self, path, sent, response_deserializer, timeout)]
             if len(found) != 1:
-                raise _status("INTERNAL", f"the server gave {len(found)} answers where one was expected")
+                raise status("INTERNAL", f"the server gave {len(found)} answers where one was expected")
             return found[0]
 
         return call
@@ -100,7 +100,7 @@ class LocalChannel:
         try:
             exchange = await dial(self._socket)
         except OSError as error:
-            raise _status("UNAVAILABLE", f"{NOT_CONNECTED}: {error.strerror or error}") from error
+            raise status("UNAVAILABLE", f"{NOT_CONNECTED}: {error.strerror or error}") from error
         if self._is_closed:
             exchange.hang_up()
             raise asyncio.CancelledError("the channel was closed")
@@ -126,23 +126,23 @@ class LocalChannel:
         try:
             yield
         except TimeoutError as error:
-            raise _status("DEADLINE_EXCEEDED", "the server says nothing") from error
+            raise status("DEADLINE_EXCEEDED", "the server says nothing") from error
         except LostConnectionError as error:
             if self._is_closed:
                 raise asyncio.CancelledError("the channel was closed") from error
-            raise _status("UNAVAILABLE", str(error)) from error
+            raise status("UNAVAILABLE", str(error)) from error
 
     async def _only(self, path: str, request: bytes, timeout_s: float | None) -> bytes:
         with self.told():
             async with asyncio.timeout(_limit_s(timeout_s)):
                 exchange = await self.begin(path, _UNARY, request, timeout_s)
                 try:
-                    status, headers = await exchange.receive_head()
+                    code, headers = await exchange.receive_head()
                     body = await exchange.receive_all()
                 finally:
                     self.drop(exchange)
-        if status != 200:
-            raise _refused(body, headers)
+        if code != 200:
+            raise _failure(refused(code, headers, body))
         return body
 
 
@@ -184,7 +184,8 @@ class Stream(Generic[R]):
         if not flags & END_OF_STREAM:
             return self._deserialize(data)
         self.cancel()
-        _check_end(data)
+        if (told := ended(data)) is not None:
+            raise _failure(told)
         raise StopAsyncIteration
 
     def cancel(self) -> bool:
@@ -201,9 +202,9 @@ class Stream(Generic[R]):
         async with asyncio.timeout_at(self._end_at):
             if self._exchange is None:
                 self._exchange = await self._channel.begin(self._path, _STREAMED, self._request, self._timeout_s)
-                status, headers = await self._exchange.receive_head()
-                if status != 200:
-                    raise _refused(await self._exchange.receive_all(), headers)
+                code, headers = await self._exchange.receive_head()
+                if code != 200:
+                    raise _failure(refused(code, headers, await self._exchange.receive_all()))
             return await self._exchange.receive_envelope()
 
 
@@ -244,29 +245,5 @@ def _limit_s(timeout_s: float | None) -> float | None:
     return None if timeout_s is None else timeout_s + PATIENCE_S
 
 
-def _check_end(data: bytes) -> None:
-    """Raises: AioRpcError when the call went wrong."""
-    told = _object(data)
-    error, metadata = told.get("error"), told.get("metadata")
-    if isinstance(error, dict):
-        beside = {name: str(values[0]) for name, values in metadata.items() if values} if metadata else {}
-        raise _status(str(error.get("code", "")), str(error.get("message", "")), beside)
-
-
-def _refused(body: bytes, headers: Mapping[str, str]) -> aio.AioRpcError:
-    told = _object(body)
-    return _status(str(told.get("code", "")), str(told.get("message") or body[:200]), headers)
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(data)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _status(code: str, text: str, beside: Mapping[str, str] | None = None) -> aio.AioRpcError:
-    known = "CANCELLED" if code == "canceled" else code.upper()
-    status = grpc.StatusCode[known] if known in grpc.StatusCode.__members__ else grpc.StatusCode.UNKNOWN
-    return aio.AioRpcError(status, aio.Metadata(), aio.Metadata(*(beside or {}).items()), details=text)
+def _failure(told: Refused) -> aio.AioRpcError:
+    return status(told.code, told.text, told.beside.items())
