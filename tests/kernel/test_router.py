@@ -19,7 +19,8 @@ import pytest
 from k8e.egress import netns
 from k8e.egress.links import set_kernel
 from k8e.egress.router import Router
-from k8e.egress.ruleset import _CONNECTIONS_AT_ONCE, _CONNECTIONS_PER_S, GATEWAY
+from k8e.egress.ruleset import _CONNECTIONS_AT_ONCE, _CONNECTIONS_PER_S, FIRST_INDEX, GATEWAY
+from k8e.egress.spares import Indices, Spares
 from tests.support.eventually import eventually
 from tests.support.wires import Wire, arrives, checksum, guarded, ipv4, ipv6_udp, plain, udp
 
@@ -365,3 +366,16 @@ def test_a_closed_slot_takes_its_link_with_it(data_dir: Path) -> None:
     router.remove()
     wire.stack.close()
     os.close(hub)
+
+
+async def test_a_sandbox_gets_the_next_slot_when_the_kernel_still_holds_the_name_of_one(data_dir: Path) -> None:
+    router = Router.open(data_dir / "router")
+    with contextlib.ExitStack() as stack:
+        stack.callback(router.remove)
+        stack.callback(router.slot(FIRST_INDEX).close)
+        with pytest.raises(OSError, match="File exists"):
+            router.slot(FIRST_INDEX)
+        spares = Spares(router, Indices(data_dir / "next"), frozenset())
+        slot = await spares.take()
+        stack.callback(slot.close)
+        assert slot.index == FIRST_INDEX + 1

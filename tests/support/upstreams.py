@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import secrets
 import socket
@@ -23,6 +24,8 @@ OPEN, CLOSED = 8080, 8081
 """Ports that policies of tests allow, and do not."""
 
 _BLOCK = 1 << 16
+_ATTEMPTS = 3
+_numbers = itertools.count()
 
 
 class Upstream:
@@ -93,25 +96,54 @@ def _free_network() -> Iterator[int]:
 @contextmanager
 def upstream() -> Iterator[Upstream]:
     """Needs root; the link is removed with it."""
-    name = f"kt{os.getpid():x}-{secrets.token_hex(2)}"
-    home = f"/proc/{os.getpid()}/ns/net"
+    name, namespace, address = _linked()
     try:
-        with _free_network() as first:
-            host, far = f"198.51.100.{first + 1}", f"198.51.100.{first + 2}"
-            namespace = netns.make(
-                lambda: ip_batch(
-                    f"link set lo up\n"
-                    f"link add eth0 type veth peer name {name} netns {home}\n"
-                    f"address add {far}/30 dev eth0\n"
-                    f"link set eth0 up\n"
-                    f"route add default via {host}\n"
-                )
-            )
-            ip_batch(f"address add {host}/30 dev {name}\nlink set {name} up\n")
-        server = Upstream(namespace, far)
+        server = Upstream(namespace, address)
         try:
             yield server
         finally:
             server.close()
     finally:
-        subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
+        _unlink(name)
+
+
+def _linked() -> tuple[str, int, str]:
+    """The host's end of a new link, the namespace at its other end, and its address there.
+
+    The kernel has been seen to refuse a link as one that exists though both names were free, once in many thousands;
+    hence more than one attempt.
+    """
+    failed = 0
+    while True:
+        name = f"kt{os.getpid():x}-{next(_numbers):x}"
+        try:
+            with _free_network() as first:
+                host, far = f"198.51.100.{first + 1}", f"198.51.100.{first + 2}"
+                return name, _link(name, host, far), far
+        except OSError:
+            _unlink(name)
+            failed += 1
+            if failed == _ATTEMPTS:
+                raise
+
+
+def _link(name: str, host: str, far: str) -> int:
+    namespace = netns.make(
+        lambda: ip_batch(
+            f"link set lo up\n"
+            f"link add eth0 type veth peer name {name} netns /proc/{os.getpid()}/ns/net\n"
+            f"address add {far}/30 dev eth0\n"
+            f"link set eth0 up\n"
+            f"route add default via {host}\n"
+        )
+    )
+    try:
+        ip_batch(f"address add {host}/30 dev {name}\nlink set {name} up\n")
+    except OSError:
+        os.close(namespace)
+        raise
+    return namespace
+
+
+def _unlink(name: str) -> None:
+    subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)

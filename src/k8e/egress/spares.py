@@ -79,7 +79,14 @@ class Spares:
     async def take(self) -> Slot:
         """The next one, made now if none waits. Raises: OSError."""
         self._taken.set()
-        return self._ready.popleft() if self._ready else await self._make()
+        if self._ready:
+            return self._ready.popleft()
+        try:
+            return await self._make()
+        except OSError as error:
+            # The kernel may still hold the name of a link that we know to be gone: the next index has another.
+            _log.warning("a slot could not be made; another is tried", extra={"error": str(error)})
+            return await self._make()
 
     def free(self, index: int) -> None:
         """Its slot is gone, so the index may come round again."""
