@@ -30,6 +30,7 @@ from k8e.engine.packages import pip_install
 from k8e.engine.pool import ShelfStatus
 from k8e.engine.recover import recover
 from k8e.engine.runs import Runs, RunStream, RunView
+from k8e.engine.sandboxes import Sandboxes
 from k8e.engine.secrets import Sealer, Secrets, SecretView
 from k8e.engine.session import Session, SessionView
 from k8e.engine.sessions import Sessions
@@ -104,8 +105,17 @@ class Engine:
         self._secrets = Secrets(settings.data_dir / "secrets.sqlite", sealer)
         self._approvals = Approvals(settings.data_dir / "approvals.sqlite", tasks, quotas, valid_s=settings.approval_s)
         self._egress = Egress(self._events)
+        self._sandboxes = Sandboxes(settings, self._store, substrate, tasks)
         self._sessions = Sessions(
-            settings, self._store, self._events, substrate, self._workspaces, self._secrets, self._egress, tasks
+            settings,
+            self._store,
+            self._events,
+            substrate,
+            self._sandboxes,
+            self._workspaces,
+            self._secrets,
+            self._egress,
+            tasks,
         )
         self._sessions.observer = observer
         self._gatekeeper = Gatekeeper(settings, self._approvals, self._workspaces, self._events, observer, at_gate)
@@ -143,13 +153,13 @@ class Engine:
 
     async def destroy_all(self) -> None:
         """Remove every session and every warm sandbox, for an operator who wants the machine clean."""
-        unused = await self._sessions.pool.close()
+        unused = await self._sandboxes.pool.close()
         for session in self._sessions:
             if session.parent is None:
                 with contextlib.suppress(K8eError):
                     await self._sessions.destroy(session, why="server removed")
         for box in unused:
-            await self._sessions.discard(box)
+            await self._sandboxes.discard(box)
         for sandbox in await self._substrate.survivors():
             await self._substrate.destroy(sandbox)
 
@@ -479,7 +489,7 @@ class Engine:
     def status(self) -> EngineStatus:
         return EngineStatus(
             runtimes=self._runtimes,
-            pool=self._sessions.pool.status(),
+            pool=self._sandboxes.pool.status(),
             sessions=len(self._sessions),
             egress=self._egress.counts(),
             live=collections.Counter(
@@ -493,12 +503,12 @@ class Engine:
     async def _begin(self) -> None:
         self._runtimes = await self._substrate.runtimes()
         self._tasks.start(self._egress.listen(self._substrate.decisions()), name="egress decisions")
-        await recover(self._store, self._substrate, self._sessions, self._runs, self._terminals)
+        await recover(self._store, self._substrate, self._sandboxes, self._sessions, self._runs, self._terminals)
         self._approvals.keep_only({session.box.id for session in self._sessions if session.box is not None})
         default = self._settings.default
         if self._runtimes[default.runtime].available:
-            self._sessions.pool.keep(default, floor=self._settings.pool.min)
-            self._sessions.pool.refill(default)
+            self._sandboxes.pool.keep(default, floor=self._settings.pool.min)
+            self._sandboxes.pool.refill(default)
         self._tasks.start(self._tend(), name="reaper")
 
     async def _tend(self) -> None:
@@ -506,14 +516,14 @@ class Engine:
         while True:
             await asyncio.sleep(self._settings.reap_every_s)
             self._sessions.reap(time.time())
-            self._sessions.pool.tend()
+            self._sandboxes.pool.tend()
             self._egress.tend()
             if time.monotonic() - written_at > _REMEMBER_USE_EVERY_S:
                 written_at = time.monotonic()
                 await self._sessions.remember_use()
 
     async def _let_go(self) -> None:
-        unused = await self._sessions.pool.close()
+        unused = await self._sandboxes.pool.close()
         with contextlib.suppress(K8eError):
             await self._sessions.remember_use()
         held = [session.box for session in self._sessions if session.box is not None]

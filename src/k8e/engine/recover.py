@@ -7,10 +7,12 @@ import logging
 import sqlite3
 from collections.abc import Iterable
 
+from k8e.engine.boxes import Box
 from k8e.engine.recovery import plan_recovery
 from k8e.engine.runs import Runs
+from k8e.engine.sandboxes import Sandboxes, forgotten
 from k8e.engine.session import Session, spec_from_json
-from k8e.engine.sessions import Sessions, default_claim
+from k8e.engine.sessions import Sessions
 from k8e.engine.store import Change, Store
 from k8e.engine.substrate import Substrate
 from k8e.engine.terminals import Terminals
@@ -23,7 +25,9 @@ __all__ = ["recover"]
 _log = logging.getLogger(__name__)
 
 
-async def recover(store: Store, substrate: Substrate, sessions: Sessions, runs: Runs, terminals: Terminals) -> None:
+async def recover(
+    store: Store, substrate: Substrate, sandboxes: Sandboxes, sessions: Sessions, runs: Runs, terminals: Terminals
+) -> None:
     """Make the world and the store agree again."""
     boxes = {SandboxId(row["id"]): row for row in store.rows("SELECT * FROM sandboxes")}
     held = {SandboxId(row["sandbox"]): row for row in store.rows("SELECT * FROM sessions ORDER BY parent != ''")}
@@ -44,18 +48,19 @@ async def recover(store: Store, substrate: Substrate, sessions: Sessions, runs: 
     by_name: dict[tuple[str, str], Session] = {}
     for sandbox, row in held.items():
         if sandbox in plan.held or sandbox in plan.lost:
-            session = await _take_back(store, sessions, row, boxes.get(sandbox), by_name, lost=sandbox in plan.lost)
+            box = sandboxes.known(sandbox, _template(boxes[sandbox]) if sandbox in boxes else _wanted(row))
+            session = await _take_back(store, sessions, row, box, by_name, lost=sandbox in plan.lost)
             by_name[row["owner"], row["session_id"]] = session
     await sessions.clear_leftovers()
     for sandbox in plan.warm:
-        await _restock(sessions, sandbox, _template(boxes[sandbox]))
+        await _restock(sandboxes, sandbox, _template(boxes[sandbox]))
     await _resume(store, runs, terminals, by_name)
 
 
 async def _forget(store: Store, gone: Iterable[SandboxId], held: dict[SandboxId, sqlite3.Row]) -> None:
     changes = []
     for sandbox in gone:
-        changes.append(Change("DELETE FROM sandboxes WHERE id=?", (sandbox,)))
+        changes.append(forgotten(sandbox))
         row = held.get(sandbox)
         if row is not None:
             key = (row["owner"], row["session_id"])
@@ -71,13 +76,12 @@ async def _take_back(
     store: Store,
     sessions: Sessions,
     row: sqlite3.Row,
-    box_row: sqlite3.Row | None,
+    box: Box,
     by_name: dict[tuple[str, str], Session],
     *,
     lost: bool,
 ) -> Session:
     spec = spec_from_json(row["spec"])
-    template = _template(box_row) if box_row is not None else spec.template()
     session = Session(
         owner=OwnerId(row["owner"]),
         session_id=SessionId(row["session_id"]),
@@ -87,37 +91,37 @@ async def _take_back(
         expires_at=row["expires_at"],
         idle_timeout_s=row["idle_timeout_s"],
         last_used=row["last_used"],
-        box=sessions.new_box(SandboxId(row["sandbox"]), template),
+        box=box,
         warm=bool(row["warm"]),
         workspace=WorkspaceId(row["workspace"]) if row["workspace"] else None,
         parent=by_name.get((row["owner"], row["parent"])),
         detail=row["detail"],
     )
     sessions.adopt(session)
-    if not lost and session.box is not None:
-        session.box.claim = sessions.claim(session)
+    if not lost:
+        box.claim = sessions.claim(session)
         with contextlib.suppress(K8eError):
             # What may be reached is said again: whoever enforces it may have heard less than we have written down.
-            await session.box.set_egress(session.box.claim.egress)
-            await session.box.connect()
+            await box.set_egress(box.claim.egress)
+            await box.connect()
             if spec.brokered:
-                await sessions.brokering.renew(session.owner, spec, session.box)
+                await sessions.brokering.renew(session.owner, spec, box)
             return session
     if session.phase is not Phase.FAILED:
         await store.commit(session.enter(Phase.FAILED, detail="its sandbox did not survive"))
     return session
 
 
-async def _restock(sessions: Sessions, sandbox: SandboxId, template: Template) -> None:
-    box = sessions.new_box(sandbox, template)
-    box.claim = default_claim(sessions.settings)
+async def _restock(sandboxes: Sandboxes, sandbox: SandboxId, template: Template) -> None:
+    box = sandboxes.known(sandbox, template)
+    box.claim = sandboxes.default_claim()
     try:
         await box.set_egress(box.claim.egress)
         await box.connect()
     except K8eError:
         await box.destroy()
         return
-    sessions.pool.adopt(box)
+    sandboxes.pool.adopt(box)
 
 
 async def _resume(store: Store, runs: Runs, terminals: Terminals, by_name: dict[tuple[str, str], Session]) -> None:
@@ -130,6 +134,10 @@ async def _resume(store: Store, runs: Runs, terminals: Terminals, by_name: dict[
         if session is not None:
             with contextlib.suppress(K8eError):
                 await terminals.resume(session, row)
+
+
+def _wanted(session: sqlite3.Row) -> Template:
+    return spec_from_json(session["spec"]).template()
 
 
 def _template(row: sqlite3.Row) -> Template:

@@ -23,8 +23,8 @@ from k8e.engine.egress import Egress
 from k8e.engine.events import EventLog
 from k8e.engine.ids import check_client_id, check_tenant, new_id
 from k8e.engine.observing import UNOBSERVED, Observer
-from k8e.engine.pool import Pool
 from k8e.engine.quotas import CreateRates
+from k8e.engine.sandboxes import Sandboxes, entered, forgotten
 from k8e.engine.secrets import Secrets, check_references
 from k8e.engine.session import NEVER, Session, deadline
 from k8e.engine.settings import EngineSettings
@@ -35,9 +35,9 @@ from k8e.engine.transcript import Transcript
 from k8e.engine.workspaces import Workspaces
 from k8e.errors import Conflict, Denied, Exhausted, HostUnsupported, K8eError, NotFound, SandboxFailed
 from k8e.lifecycle import Phase
-from k8e.model import Claim, Death, OwnerId, SandboxId, SessionId, SessionSpec, Template
+from k8e.model import Claim, Death, OwnerId, SandboxId, SessionId, SessionSpec
 
-__all__ = ["Admit", "Sessions", "default_claim"]
+__all__ = ["Admit", "Sessions"]
 
 _log = logging.getLogger(__name__)
 
@@ -48,13 +48,6 @@ Admit = Callable[[SessionSpec], Awaitable[None]]
 """Whether a session may be made like this; waits where a person has to say so. Raises: Denied."""
 
 
-def default_claim(settings: EngineSettings) -> Claim:
-    """What warm sandboxes are given in advance, so that a plain claim has nothing left to set."""
-    limits = settings.limits
-    policy = lists.default_policy(limits, settings.egress)
-    return Claim(cpus=limits.cpus, processes=limits.processes, egress=policy)
-
-
 class Sessions:
     def __init__(
         self,
@@ -62,6 +55,7 @@ class Sessions:
         store: Store,
         events: EventLog,
         substrate: Substrate,
+        sandboxes: Sandboxes,
         workspaces: Workspaces,
         secrets: Secrets,
         egress: Egress,
@@ -71,6 +65,7 @@ class Sessions:
         self._store = store
         self._events = events
         self._substrate = substrate
+        self._sandboxes = sandboxes
         self._workspaces = workspaces
         self._secrets = secrets
         self._egress = egress
@@ -81,7 +76,6 @@ class Sessions:
         self._rates = CreateRates(
             per_s=settings.quotas.creates_per_s, burst=settings.quotas.create_burst, clock=time.monotonic
         )
-        self.pool = Pool(settings.pool, tasks, build=self._build, prepare=self._prepare, discard=self.discard)
         self.on_end: Callable[[Session], None] = lambda _session: None
         self.observer: Observer = UNOBSERVED
 
@@ -256,9 +250,6 @@ class Sessions:
         box.died = lambda _box, death: self._lost(session, death)
         self._egress.hold(box.id, session.owner, session.session_id)
 
-    def new_box(self, sandbox: SandboxId, template: Template) -> Box:
-        return Box(sandbox, template, self._substrate, self._tasks)
-
     async def _owned(self, work: Coroutine[Any, Any, Session], *, name: str) -> Session:
         """Wait for work that goes on if the waiter leaves; a session that nobody waited for is ended again."""
         task = self._tasks.start(_outcome_of(work), name=name)
@@ -339,12 +330,12 @@ class Sessions:
 
     async def _claim(self, session: Session) -> None:
         for attempt in range(1, _CLAIM_TRIES + 1):
-            box, session.warm = await self.pool.claim(session.spec.template())
+            box, session.warm = await self._sandboxes.pool.claim(session.spec.template())
             try:
                 await self._take(session, box)
             except BaseException as error:
                 # Once claimed, a sandbox never goes back to the pool, whatever it was that failed.
-                gone = self._tasks.start(self.discard(box, _unwritten(box.id)), name=f"discard {box.id}")
+                gone = self._sandboxes.begin_to_discard(box, _unwritten(box.id))
                 if isinstance(error, K8eError):
                     # The next to have this name, our next try too, writes it down again: this must be gone by then.
                     await asyncio.wait({gone})
@@ -358,7 +349,7 @@ class Sessions:
         claim = self.claim(session)
         if box.claim != claim or session.spec.brokered:
             # Written down as used before it is changed in any way: a crash now must not return it to the pool.
-            await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
+            await self._store.commit(entered(box.id, Phase.ACTIVE), session.inserted(box.id))
             await box.configure(claim)
             if session.spec.brokered:
                 await self.brokering.give(session.owner, session.spec, box)
@@ -368,50 +359,13 @@ class Sessions:
             await self._store.commit(session.enter(Phase.ACTIVE), session.timed())
         else:
             session.enter(Phase.ACTIVE)
-            await self._store.commit(_phase(box.id, Phase.ACTIVE), session.inserted(box.id))
+            await self._store.commit(entered(box.id, Phase.ACTIVE), session.inserted(box.id))
         if session.phase is not Phase.ACTIVE:
             # Whoever ended it while this was written down saw no sandbox to remove.
             raise session.lost()
         self._hold(session, box)
         if box.is_dead:
             self._lost(session, Death())
-
-    async def _build(self, template: Template) -> Box:
-        box = self.new_box(SandboxId(new_id("sb")), template)
-        await self._store.commit(
-            Change(
-                "INSERT INTO sandboxes VALUES (?,?,?,?,?,?,?)",
-                (
-                    box.id,
-                    template.runtime,
-                    template.image,
-                    template.memory_bytes,
-                    template.disk_bytes,
-                    Phase.CREATING,
-                    time.time(),
-                ),
-            )
-        )
-        try:
-            await self._substrate.create(box.id, template)
-            await box.connect()
-        except BaseException:
-            self._tasks.start(self.discard(box), name=f"discard {box.id}")
-            raise
-        return box
-
-    async def _prepare(self, box: Box) -> None:
-        try:
-            await box.prepare(default_claim(self.settings))
-            await self._store.commit(_phase(box.id, Phase.WARM))
-        except BaseException:
-            self._tasks.start(self.discard(box), name=f"discard {box.id}")
-            raise
-
-    async def discard(self, box: Box, *also: Change) -> None:
-        """Remove a sandbox that no session holds, and then what was written down of it."""
-        await box.destroy()
-        await self._store.commit(Change("DELETE FROM sandboxes WHERE id=?", (box.id,)), *also)
 
     async def _end(self, session: Session, why: str) -> None:
         while session.children:
@@ -423,7 +377,7 @@ class Sessions:
             await session.box.destroy()
             self._egress.drop(session.box.id)
             await asyncio.to_thread(shutil.rmtree, self._directory(session), ignore_errors=True)
-            await self._store.commit(Change("DELETE FROM sandboxes WHERE id=?", (session.box.id,)), *session.deleted())
+            await self._store.commit(forgotten(session.box.id), *session.deleted())
         else:
             await self._store.commit(*session.deleted())
         session.enter(Phase.GONE)
@@ -491,7 +445,3 @@ def _is_wanted(session: Session) -> bool:
 def _unwritten(sandbox: SandboxId) -> Change:
     """The change that forgets a session which never had this sandbox, and so neither runs nor terminals."""
     return Change("DELETE FROM sessions WHERE sandbox=?", (sandbox,))
-
-
-def _phase(sandbox: SandboxId, phase: Phase) -> Change:
-    return Change("UPDATE sandboxes SET phase=? WHERE id=?", (phase, sandbox))
