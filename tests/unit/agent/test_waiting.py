@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from k8e.agent.execs import Exec, Launch
 from k8e.agent.loop import Loop
 from k8e.agent.runners import Handle, Runners
+from tests.support.descriptors import descriptors, opened_and_kept
 
 _SIZE = (30, 100)
 
@@ -57,16 +57,12 @@ def _read_to_the_end(subject: Exec) -> None:
         reader._readable(0)
 
 
-def _open_descriptors() -> set[Path]:
-    return set(Path("/proc/self/fd").iterdir())
-
-
 @pytest.mark.parametrize("has_terminal", [False, True])
 @pytest.mark.parametrize("verdict", ["killed", "timed_out"])
 def test_a_command_killed_while_it_waits_for_room_never_begins(verdict: str, has_terminal: bool) -> None:
     sandbox = _FullSandbox()
     subject = _new(sandbox)
-    before = _open_descriptors()
+    before = descriptors()
     subject.start(_launch(has_terminal=has_terminal))
     subject.kill(verdict)
     sandbox.room()
@@ -74,7 +70,7 @@ def test_a_command_killed_while_it_waits_for_room_never_begins(verdict: str, has
     assert sandbox.orders == []
     assert subject.outcome is not None
     assert (subject.outcome["code"], subject.outcome["signal"], subject.outcome["reason"]) == (None, 9, verdict)
-    assert _open_descriptors() == before
+    assert opened_and_kept(before) == []
 
 
 def test_a_command_killed_while_an_interpreter_was_awaited_is_not_started_without_one() -> None:

@@ -168,16 +168,15 @@ async def test_the_end_of_a_session_ends_its_questions_only(approvals: Approvals
     assert (await _decide(approvals, other)).status is ApprovalStatus.APPROVED
 
 
-async def test_an_answer_that_comes_with_the_sessions_end_is_told_to_nobody(
-    reopened: Opener, approvals: Approvals
-) -> None:
-    asked = await _ask(approvals)
-    async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(approvals.wait(ALICE, asked.approval_id), name="waiter")
-        deciding = group.create_task(_outcome(_decide(approvals, asked)), name="decider")
-        while not any(turn.locked() for turn in approvals._deciding.values()):
-            await asyncio.sleep(0)
-        approvals.end(ALICE, SANDBOX)
+async def test_an_answer_that_comes_with_the_sessions_end_is_told_to_nobody(reopened: Opener) -> None:
+    async with reopened() as approvals:
+        asked = await _ask(approvals)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(approvals.wait(ALICE, asked.approval_id), name="waiter")
+            deciding = group.create_task(_outcome(_decide(approvals, asked)), name="decider")
+            while not any(turn.locked() for turn in approvals._deciding.values()):
+                await asyncio.sleep(0)
+            approvals.end(ALICE, SANDBOX)
     assert isinstance(deciding.result(), Conflict)
     assert waiting.result().status is ApprovalStatus.EXPIRED
     async with reopened() as after:
