@@ -17,7 +17,7 @@ from k8e.audit import Journal, records, verify
 from k8e.audit.chain import End, sealed
 from k8e.audit.files import Trail
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def _write(data_dir: Path, *numbers: int, **options: int) -> None:
