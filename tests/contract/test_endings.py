@@ -76,11 +76,14 @@ async def test_a_session_that_ends_is_neither_extended_nor_used(
 async def test_a_session_that_could_not_be_ended_can_be_used_and_ended_later(
     runtime: Runtime, cells: CellFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(_box: Box) -> None:
-        raise SandboxFailed("destroy", "as the test wants it")
-
     async with cells(runtime) as parent:
-        await parent.engine.run_subagent(OWNER, parent.id)
+        child, destroy = await parent.engine.run_subagent(OWNER, parent.id), Box.destroy
+
+        async def fail(box: Box) -> None:
+            if box.id == child.sandbox:  # the pool's own come and go meanwhile
+                raise SandboxFailed("destroy", "as the test wants it")
+            await destroy(box)
+
         with monkeypatch.context() as patched:
             patched.setattr(Box, "destroy", fail)
             with pytest.raises(SandboxFailed, match="tried again"):
@@ -176,14 +179,14 @@ async def test_a_transcript_that_is_asked_for_at_the_very_end_leaves_no_director
 async def test_a_session_that_could_not_be_removed_is_removed_later(
     runtime: Runtime, cells: CellFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    destroy, failing = Box.destroy, True
-
-    async def fail_first(box: Box) -> None:
-        if failing:
-            raise SandboxFailed("remove it", "the test says no")
-        await destroy(box)
-
     async with cells(runtime) as cell:
+        sandbox, destroy, failing = cell.engine.get_session(OWNER, cell.id).sandbox, Box.destroy, True
+
+        async def fail_first(box: Box) -> None:
+            if failing and box.id == sandbox:  # the pool's own come and go meanwhile
+                raise SandboxFailed("remove it", "the test says no")
+            await destroy(box)
+
         monkeypatch.setattr(Box, "destroy", fail_first)
         with pytest.raises(SandboxFailed, match="it will be tried again"):
             await cell.engine.destroy_session(OWNER, cell.id)

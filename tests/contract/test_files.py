@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from k8e.errors import Conflict, InvalidSpec, K8eError, NotFound
-from k8e.model import MIB, FileKind
-from tests.support.cells import OWNER, Cell, chunks
+from k8e.model import MIB, FileKind, Limits, Runtime
+from tests.support.cells import OWNER, Cell, CellFactory, chunks
 
 pytestmark = pytest.mark.anyio
 
@@ -90,10 +90,12 @@ async def test_a_broken_transfer_leaves_the_old_content(cell: Cell) -> None:
         assert time.monotonic() < deadline, f"a temporary file was left: {names}"
 
 
-async def test_a_full_disk_fails_the_write_and_says_so(cell: Cell) -> None:
-    await cell.sh("dd if=/dev/zero of=/workspace/ballast bs=1M; sync")
-    with pytest.raises(K8eError, match="No space left"):
-        await cell.write("/workspace/f", b"x" * 4 * MIB)
+async def test_a_full_disk_fails_the_write_and_says_so(runtime: Runtime, cells: CellFactory) -> None:
+    # A small one, which any machine fills before the command's time is over.
+    async with cells(runtime, limits=Limits(disk_bytes=128 * MIB)) as cell:
+        await cell.sh("dd if=/dev/zero of=/workspace/ballast bs=1M; sync")
+        with pytest.raises(K8eError, match="No space left"):
+            await cell.write("/workspace/f", b"x" * 4 * MIB)
 
 
 async def test_listing_shows_directories_kinds_and_links(cell: Cell) -> None:
