@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from k8e import whole
+from tests.support.eventually import eventually
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -24,11 +25,12 @@ def test_readers_see_the_old_or_the_new(tmp_path: Path, durable: bool) -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
+    has_begun = eventually(lambda: bool(seen))
     for turn in range(50):
         whole.replace(path, contents[turn % 2], mode=0o600, durable=durable)
     is_over.set()
     reader.join()
-    assert seen
+    assert has_begun
     assert seen <= set(contents)
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.eventually import eventually
 from tests.support.leaks import Ledger
 
 PATIENCE_S = 60.0
@@ -24,7 +25,8 @@ def test_a_process_that_names_our_directory_is_seen_until_it_ends(ledger: Ledger
     assert "process" not in _kinds(ledger)
     program = [sys.executable, "-c", "import sys; sys.stdin.read()", str(data_dir)]
     with subprocess.Popen(program, stdin=subprocess.PIPE):
-        assert {"process", "child"} <= _kinds(ledger)
+        # A program has no words in the kernel's listing until the kernel has wholly loaded it.
+        assert eventually(lambda: {"process", "child"} <= _kinds(ledger))
     assert "process" not in _kinds(ledger)
 
 
