@@ -47,9 +47,12 @@ def test_many_long_values_leave_the_loop_to_others() -> None:
     values = ["".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=4000)).encode() for _ in range(32)]
     scrubber = Scrubber({form: mask for value in values for form, mask in disguises(value, MASK).items()})
     pieces = ["".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=16_384)).encode() for _ in range(5)]
-    began = time.thread_time()
-    assert b"".join([*map(scrubber.feed, pieces), scrubber.release()]) == b"".join(pieces)
-    assert time.thread_time() - began < 0.5, "a regular expression of all of them takes seconds"
+    took_s = []
+    for _ in range(3):  # the least of them counts: into the others the collection of all tests' garbage may fall
+        began = time.thread_time()
+        assert b"".join([*map(scrubber.feed, pieces), scrubber.release()]) == b"".join(pieces)
+        took_s.append(time.thread_time() - began)
+    assert min(took_s) < 0.5, "a regular expression of all of them takes seconds"
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
