@@ -19,7 +19,14 @@ import pytest
 from k8e.egress import netns
 from k8e.egress.links import set_kernel
 from k8e.egress.router import Router
-from k8e.egress.ruleset import _CONNECTIONS_AT_ONCE, _CONNECTIONS_PER_S, FIRST_INDEX, GATEWAY
+from k8e.egress.ruleset import (
+    _CONNECTIONS_AT_ONCE,
+    _CONNECTIONS_PER_S,
+    _QUESTIONS_AT_ONCE,
+    _QUESTIONS_PER_S,
+    FIRST_INDEX,
+    GATEWAY,
+)
 from k8e.egress.spares import Indices, Spares
 from tests.support.eventually import eventually
 from tests.support.wires import Wire, arrives, checksum, guarded, ipv4, ipv6_udp, plain, udp
@@ -27,13 +34,14 @@ from tests.support.wires import Wire, arrives, checksum, guarded, ipv4, ipv6_udp
 _ELSEWHERE = "203.0.113.9"
 _ICMP = 1
 _GRE = 47
-_SO_RCVBUFFORCE = 33
 _FLOOD = 3000
+_CUT = 0.7
+"""Less than this of a flood must have been allowed to show anything: a machine may be held up in the middle of it."""
 _STRAY = 10
 """Packets that a limit may let pass beyond what it says, by the grain of its clock."""
 _TRIES = 8
 _SILENCE_S = 0.4
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 
 
 @pytest.fixture(params=["router", "control"])
@@ -254,13 +262,26 @@ def test_foreign_hardware_addresses_do_not_fill_the_hosts_table(wire: Wire) -> N
 
 
 def test_a_flood_of_questions_is_cut_and_a_neighbours_are_not(router: Wire) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        took_s, got = _asked(router)
+        most = _QUESTIONS_AT_ONCE + _QUESTIONS_PER_S * took_s
+        assert 0 < got.count(b"flood") <= most + _STRAY
+        if most < _FLOOD * _CUT:
+            return
+        assert time.monotonic() < deadline, "this machine is too slow to flood anything"
+
+
+def _asked(router: Wire) -> tuple[float, list[bytes]]:
+    """How long a flood took to arrive, and what did; nobody listens until all is asked, the neighbour's question too."""
     assert router.listeners is not None
     listener = router.listeners.dns_udp
-    listener.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 64 << 20)
     flooding = router.open(socket.AF_INET, socket.SOCK_DGRAM)
+    asking = router.open(socket.AF_INET, socket.SOCK_DGRAM, at=router.neighbour.namespace)
+    began = time.monotonic()
     for _ in range(_FLOOD):
         flooding.sendto(b"flood", (GATEWAY, 53))
-    router.open(socket.AF_INET, socket.SOCK_DGRAM, at=router.neighbour.namespace).sendto(b"mine", (GATEWAY, 53))
+    asking.sendto(b"mine", (GATEWAY, 53))
     got: list[bytes] = []
     while b"mine" not in got:
         data = arrives(listener, expected=True)
@@ -268,7 +289,7 @@ def test_a_flood_of_questions_is_cut_and_a_neighbours_are_not(router: Wire) -> N
         got.append(data)
     while (data := arrives(listener)) is not None:
         got.append(data)
-    assert 0 < got.count(b"flood") < _FLOOD / 2
+    return time.monotonic() - began, got
 
 
 def test_a_flood_of_connections_is_cut_and_a_neighbours_are_not(router: Wire) -> None:
@@ -278,8 +299,7 @@ def test_a_flood_of_connections_is_cut_and_a_neighbours_are_not(router: Wire) ->
         assert router.neighbour.address in accepted, "the control: what is under the limit arrives"
         most = _CONNECTIONS_AT_ONCE + _CONNECTIONS_PER_S * took_s
         assert 0 < accepted.count(router.slot.address) <= most + _STRAY
-        # On a machine that was held up meanwhile, so many may have been allowed as there were.
-        if most < _FLOOD * 0.7:
+        if most < _FLOOD * _CUT:
             return
         assert time.monotonic() < deadline, "this machine is too slow to flood anything"
 

@@ -19,6 +19,10 @@ from k8e.egress.ruleset import GATEWAY, PROXY_PORT, routing, ruleset
 __all__ = ["Listeners", "Router"]
 
 _BACKLOG = 4096
+_QUESTIONS_BYTES = 4 << 20
+"""Of questions that wait: the rules let one sandbox ask more at once than a socket has room for by itself, and what the
+others ask then would be dropped."""
+_SO_RCVBUFFORCE = 33
 _NFT_TIMEOUT_S = 30.0
 _EVERY = {
     "forwarding": 0,
@@ -120,6 +124,7 @@ def _listen() -> Listeners:
     tcp.setsockopt(socket.SOL_IP, socket.IP_TRANSPARENT, 1)
     tcp.bind(("127.0.0.1", PROXY_PORT))
     dns_udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    dns_udp.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _QUESTIONS_BYTES)
     dns_udp.bind((GATEWAY, 53))
     dns_tcp = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     dns_tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
