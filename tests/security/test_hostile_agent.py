@@ -29,12 +29,14 @@ from k8e.wire import frames
 from k8e.wire.aio import Link
 from k8e.wire.items import Opened
 from k8e.wire.mux import Mux
-from tests.support.descriptors import descriptors, opened_and_kept
+from tests.support.descriptors import Descriptors, descriptors
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.anyio
 
 Answer = Callable[[Mux, int, Opened], None]
 _GIVEN = 7
+_GIFT = "/dev/null"
 
 
 class _Impostor:
@@ -83,7 +85,7 @@ class _Impostor:
                     self._answer(mux, number, item)
 
     def _send(self, peer: socket.socket, data: bytes) -> None:
-        null = os.open("/dev/null", os.O_RDONLY)
+        null = os.open(_GIFT, os.O_RDONLY)
         gift = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [null] * _GIVEN))] if self._gifts else []
         sent = peer.sendmsg([data], gift)
         os.close(null)
@@ -214,8 +216,8 @@ async def test_descriptors_that_an_agent_sends_never_arrive(tmp_path: Path) -> N
             before = descriptors()
             for _ in range(20):
                 assert (await _outcome(box, tasks)).exit_code == 3
-            # One for the link itself; twenty answers carried seven each.
-            assert opened_and_kept(before, allowed=4) == []
+            # Twenty answers carried seven each. What else is open now is the link's, or another engine's of this process.
+            assert eventually(lambda: not _gifts(descriptors() - before))
 
 
 async def test_an_agent_that_outstays_the_limit_loses_its_sandbox(
@@ -226,6 +228,10 @@ async def test_an_agent_that_outstays_the_limit_loses_its_sandbox(
         async with Tasks() as tasks:
             outcome = await _outcome(_box(impostor, tasks), tasks, timeout_s=0.1)
     assert outcome.reason is Reason.SANDBOX_LOST
+
+
+def _gifts(opened: Descriptors) -> list[int]:
+    return [number for number, target in opened if target == _GIFT]
 
 
 def _received(path: Path) -> int:
