@@ -90,7 +90,9 @@ def test_a_run_whose_end_was_not_yet_written_down_still_has_it_after_a_death(mor
 def test_a_foreground_command_can_be_taken_up_again(mortal: Server, runtime: Runtime) -> None:
     with _client(mortal) as client:
         sid = client.create_session(runtime_class=runtime)
-        stream = client.exec_output(sid, "for i in $(seq 500); do echo $i; sleep 0.005; done", exec_id="mine")
+        # It ends only when there is a server again, however long that takes.
+        command = "for i in $(seq 500); do echo $i; sleep 0.005; done; until [ -e go ]; do sleep 0.05; done"
+        stream = client.exec_output(sid, command, exec_id="mine")
         seen = b""
         for item in stream:
             assert isinstance(item, Chunk)
@@ -100,6 +102,7 @@ def test_a_foreground_command_can_be_taken_up_again(mortal: Server, runtime: Run
         mortal.kill()
     mortal.start()
     with _client(mortal) as client:
+        client.write_file(sid, "/workspace/go", "")
         for item in client.attach_exec(sid, "mine", stdout_offset=len(seen)):
             if isinstance(item, Chunk):
                 assert item.offset == len(seen)

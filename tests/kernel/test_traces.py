@@ -14,7 +14,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from k8e.client import SandboxClient
 from k8e.setup.provision import Provisioned
+from tests.support.eventually import eventually
 from tests.support.servers import Server
+
+_WANTED = {"CreateSession", "claim", "Exec", "agent exec"}
 
 
 @contextmanager
@@ -45,6 +48,10 @@ def _collector() -> Iterator[tuple[str, list[Span]]]:
         thread.join()
 
 
+def _short(span: Span) -> str:
+    return span.name.rpartition("/")[2]
+
+
 def test_a_call_its_claim_and_its_command_arrive_as_one_trace(data_dir: Path, host: Provisioned) -> None:
     with _collector() as (endpoint, received):
         server = Server(data_dir, "--pool-min", "0", "--otel-endpoint", endpoint)
@@ -53,8 +60,10 @@ def test_a_call_its_claim_and_its_command_arrive_as_one_trace(data_dir: Path, ho
             sid = client.create_session(runtime_class="container")
             assert client.exec(sid, "exit 3").exit_code == 3
             client.destroy_session(sid)
+        # A server that ends gives its last ones only a moment.
+        assert eventually(lambda: {_short(span) for span in list(received)} >= _WANTED)
         server.destroy()
-    spans = {span.name.rpartition("/")[2]: span for span in received}
+    spans = {_short(span): span for span in received}
     for below, above in (("claim", "CreateSession"), ("agent exec", "Exec")):
         assert spans[below].parent_span_id == spans[above].span_id
         assert spans[below].trace_id == spans[above].trace_id
