@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -29,6 +28,7 @@ from tests.support.commands import K8E
 from tests.support.engines import TOOLS_DIR
 from tests.support.mcp_calls import called, fields, text, until
 from tests.support.mcp_clients import NodeClients, node_clients
+from tests.support.ports import lasting_port
 from tests.support.servers import Server
 
 __all__ = ["node_clients"]
@@ -201,15 +201,17 @@ async def test_a_client_that_ends_its_session_takes_its_sandboxes_along(url: str
 # --- deaths -----------------------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Free each time that a server comes back."""
+    with lasting_port() as port:
+        yield port
 
 
 @pytest.fixture
-def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
+def mortal(data_dir: Path, host: Provisioned, port: int) -> Iterator[Server]:
     flags = ("--pool-min", "0", "--mcp-grace", "20", "--default-runtime", "container")
-    server = Server(data_dir, *flags, listen=f"127.0.0.1:{free_port()}")
+    server = Server(data_dir, *flags, listen=f"127.0.0.1:{port}")
     server.start()
     yield server
     server.destroy()
@@ -252,12 +254,12 @@ async def test_the_death_of_the_server_and_then_of_the_door(mortal: Server) -> N
 
 
 async def test_the_door_starts_the_server_that_it_needs_and_starts_it_again(
-    environ: dict[str, str], data_dir: Path, host: Provisioned
+    environ: dict[str, str], data_dir: Path, host: Provisioned, port: int
 ) -> None:
     private = environ | {
         "K8E_DATA_DIR": str(data_dir),
         "K8E_SANDBOX_TOOLS_DIR": str(TOOLS_DIR),
-        "K8E_SANDBOX_LISTEN": f"127.0.0.1:{free_port()}",
+        "K8E_SANDBOX_LISTEN": f"127.0.0.1:{port}",
         "K8E_SANDBOX_METRICS_LISTEN": "off",
         "K8E_SANDBOX_POOL_MIN": "0",
         "K8E_SANDBOX_DEFAULT_RUNTIME": "container",

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -33,6 +32,7 @@ from tests.support.commands import K8E
 from tests.support.engines import TOOLS_DIR
 from tests.support.mcp_calls import called, fields, text, until
 from tests.support.mcp_clients import NodeClients, node_clients
+from tests.support.ports import lasting_port
 from tests.support.servers import Server
 
 __all__ = ["node_clients"]
@@ -160,13 +160,12 @@ async def test_large_and_binary_and_long_things_go_through(mcp: Client) -> None:
 @pytest.fixture
 def mortal(data_dir: Path, host: Provisioned, request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server that may die; a test says for how long it waits for clients that were cut off."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
     flags = ("--pool-min", "0", "--mcp-grace", request.param, "--default-runtime", "container")
-    server = Server(data_dir, *flags, listen=listen)
-    server.start()
-    yield server
-    server.destroy()
+    with lasting_port() as port:
+        server = Server(data_dir, *flags, listen=f"127.0.0.1:{port}")
+        server.start()
+        yield server
+        server.destroy()
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,19 +13,18 @@ import pytest
 from k8e.client import Chunk, Exit, NotFound, SandboxClient, Session, Unreachable, retries
 from k8e.client.discovery import Target
 from k8e.setup.provision import Provisioned
+from tests.support.ports import lasting_port
 from tests.support.servers import Server
 
 
 @pytest.fixture
 def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
     """A server that comes back at the same address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = Server(data_dir, "--pool-min", "0", listen=f"127.0.0.1:{port}")
-    server.start()
-    yield server
-    server.destroy()
+    with lasting_port() as port:
+        server = Server(data_dir, "--pool-min", "0", listen=f"127.0.0.1:{port}")
+        server.start()
+        yield server
+        server.destroy()
 
 
 @pytest.fixture
