@@ -174,7 +174,7 @@ def test_a_background_run_is_polled_and_killed(k8e: Run, session: str) -> None:
     words = ["sandbox", "run", "--background", "--session-id", session]
     short = told(k8e(*words, "echo out; echo err >&2; exit 5"))
     assert (list(short), short["status"]) == (["run_id", "status", "session_id"], "started")
-    long = str(told(k8e(*words, "echo begun; exec sleep 60"))["run_id"])
+    long = str(told(k8e(*words, "echo begun; exec sleep 600"))["run_id"])
     wait_until(lambda: told(k8e("sandbox", "poll", str(short["run_id"])))["status"] == "completed")
     ended = told(k8e("sandbox", "poll", str(short["run_id"])))
     assert (ended["stdout"], ended["stderr"], ended["exit_code"]) == ("out\n", "err\n", 5)
