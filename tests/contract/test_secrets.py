@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import uuid
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from tests.support.written import contents
 
 pytestmark = pytest.mark.anyio
 
-VALUE = "nobody-may-ever-find-5a17c0ffee"
+VALUE = f"nobody-may-ever-find-{uuid.uuid4()}"
+"""This run's own: another one on this machine shows its value to its own commands."""
 REFS = (SecretRef(secret_name="contract", key="token", env_var="TOKEN"),)
 
 

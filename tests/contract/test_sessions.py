@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from k8e.engine import boxes
 from k8e.engine.boxes import Box
 from k8e.engine.engine import Engine
 from k8e.errors import Conflict, Denied, HostUnsupported, InvalidSpec, NotFound, SandboxFailed
@@ -149,8 +150,10 @@ async def test_a_name_cannot_be_taken_twice(cells: CellFactory, engine: Engine) 
 
 
 async def test_an_expired_session_is_removed(engine: Engine) -> None:
-    spec = SessionSpec(runtime=Runtime.CONTAINER, limits=Limits(ttl_s=0.2))
-    view = await engine.create_session(OWNER, spec)
+    view = await engine.create_session(OWNER, SessionSpec(runtime=Runtime.CONTAINER, limits=Limits(ttl_s=100)))
+    assert 0 < view.expires_at - time.time() <= 100
+    # Only now, so that its time is not over before it is handed out.
+    await engine.extend_session(OWNER, view.session_id, ttl_s=0.2)
     await _until_gone(engine, view.session_id)
 
 
@@ -174,7 +177,11 @@ async def test_an_extended_session_lives_on(engine: Engine) -> None:
     await engine.destroy_session(OWNER, view.session_id)
 
 
-async def test_a_lost_sandbox_is_said_to_be_lost(runtime: Runtime, cells: CellFactory, kill_sandbox: object) -> None:
+async def test_a_lost_sandbox_is_said_to_be_lost(
+    runtime: Runtime, cells: CellFactory, kill_sandbox: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A busy machine may take longer to report a death than a caller would be kept waiting for it.
+    monkeypatch.setattr(boxes, "_DYING_S", 60.0)
     async with cells(runtime) as cell:
         running = asyncio.ensure_future(cell.sh("sleep 100"))
         while not await cell.engine.processes(OWNER, cell.id):
