@@ -68,7 +68,8 @@ class AtTerminal:
         while text not in self.shown:
             ready, _, _ = select.select([self._master], [], [], max(end - time.monotonic(), 0))
             assert ready, self.shown
-            self.shown += os.read(self._master, 65536).decode().replace("\r\n", "\n")
+            piece = os.read(self._master, 65536).decode()
+            self.shown = (self.shown + piece).replace("\r\n", "\n")  # which may come in two pieces
 
     def type(self, keys: bytes) -> None:
         os.write(self._master, keys)
