@@ -11,7 +11,7 @@ __all__ = ["Descriptors", "descriptors", "opened_and_kept"]
 Descriptors: TypeAlias = frozenset[tuple[int, str]]
 """Number and target; the targets of sockets and pipes carry their inode, so a number used again shows."""
 
-_PATIENCE_S: Final = 20.0
+_PATIENCE_S: Final = 60.0
 
 
 def descriptors(pid: int | str = "self") -> Descriptors:
