@@ -33,6 +33,8 @@ _GROWTH = 1.1
 _SLACK = 16 * MIB
 _CREATE_SHARE = 0.1
 _STILL_S = 120.0
+_SAMPLES = 12
+"""Of a server's memory, to compare its thirds: clearing up after the dead may take as long as all of its calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +159,7 @@ class Trial:
         deaths = [self.size.calls // 4, self.size.calls // 2]
         next_kill = self.size.kill_every
         goal = self.size.calls
-        while (done := self._progress()) < goal or deaths:
+        while (done := self._progress()) < goal or deaths or len(self.lives[-1].samples) < _SAMPLES:
             if deaths and done >= deaths[0]:
                 deaths.pop(0)
                 self._kill_server()

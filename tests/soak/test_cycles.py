@@ -14,6 +14,7 @@ from k8e.model import MIB, Runtime
 from k8e.setup.provision import Provisioned
 from tests.support.descriptors import Descriptors, descriptors
 from tests.support.engines import RUNTIMES
+from tests.support.eventually import eventually
 from tests.support.memory import resident_bytes
 from tests.support.servers import Server
 
@@ -59,18 +60,27 @@ def test_sessions_that_come_and_go_leave_nothing_in_the_server(fresh: Server, ru
     with SandboxClient(target=fresh.target()) as client:
         for number in range(_WARM_UP):
             _cycle(client, runtime, number)
+        # What waits in the pool is open too, so both times it is full.
+        assert eventually(lambda: _is_full(client))
         before = Footprint.of(fresh.pid)
         for number in range(cycles):
             _cycle(client, runtime, number)
         assert client.sessions() == []
+        assert eventually(lambda: _is_full(client))
         after = _at_rest(fresh.pid, before)
     assert after.resident - before.resident < _GROWTH, (before, after)
     assert len(after.descriptors) - len(before.descriptors) <= _STRAY, sorted(after.descriptors)
     assert after.threads - before.threads <= min(_POOLED, cycles // 2), (before, after)
 
 
+def _is_full(client: SandboxClient) -> bool:
+    """Whether the pool has what it wants and makes nothing more."""
+    shelves = client.server_status().pool
+    return all(shelf["building"] == 0 and int(str(shelf["ready"])) >= int(str(shelf["target"])) for shelf in shelves)
+
+
 def _at_rest(pid: int, before: Footprint) -> Footprint:
-    """The pool may still be filling, the last sandbox still going: a leak stays, work under way ends."""
+    """The last sandbox may still be going: a leak stays, work under way ends."""
     deadline = time.monotonic() + _PATIENCE_S
     now = Footprint.of(pid)
     while _is_more(now, before) and time.monotonic() < deadline:
