@@ -25,7 +25,7 @@ def measured(data_dir: Path, host: Provisioned) -> Iterator[Server]:
 
 def _numbers(server: Server) -> dict[tuple[str, ...], float]:
     doors = json.loads((server.data_dir / "server" / "server.json").read_text())["doors"]
-    with urllib.request.urlopen(doors["metrics"], timeout=20) as page:
+    with urllib.request.urlopen(doors["metrics"], timeout=60) as page:
         text = page.read().decode()
     return {
         (sample.name, *(sample.labels[key] for key in sorted(sample.labels))): sample.value

@@ -31,7 +31,7 @@ from tests.support.upstreams import CLOSED, OPEN, Upstream
 _DOWNLOAD = 8082
 _BLOCK = 64 * 1024
 _PATIENCE_S = 60.0
-_TRY_S = 20.0
+_TRY_S = 40.0
 """For the answer of a server far away; a refusal comes at once."""
 
 _TRY = """
@@ -116,7 +116,7 @@ def _session(client: SandboxClient, far: Upstream, runtime: Runtime) -> str:
 
 
 def _reaches(client: SandboxClient, sid: str, far: Upstream, port: int, timeout_s: float = _TRY_S) -> bool:
-    answer = client.exec(sid, f"python3 try.py {far.address} {port} {timeout_s}")
+    answer = client.exec(sid, f"python3 try.py {far.address} {port} {timeout_s}", timeout=_PATIENCE_S)
     assert answer.stdout[:2] in ("ye", "no"), answer
     return answer.stdout == "yes\n"
 

@@ -44,7 +44,7 @@ PRIVATE = "10.77.0.2"
 DIRECT = "192.0.2.2"
 """The same server over a link of the sandbox's own, past the router."""
 _FIRST_INDEX = 2
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 
 
 def policy(*entries: str, connections: int = 2000, bytes_per_s: int = 0, mode: str = "list") -> EgressPolicy:
