@@ -9,6 +9,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,19 +146,23 @@ async def test_overlapping_removals_wait_for_each_other(boxes: Boxes, runtime: R
 async def test_a_removal_during_creation_waits_and_removes_what_was_built(
     substrate: LocalSubstrate, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    loop, reached = asyncio.get_running_loop(), asyncio.Event()
+    loop, reached, may_go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
     real = getattr(boot.Builder, step)
+    sandbox = _name(f"overlap-{step.strip('_')}")
 
-    def announce(*args: object) -> None:
-        loop.call_soon_threadsafe(reached.set)
-        real(*args)
+    def announce(builder: boot.Builder, blueprint: boot.Blueprint, *more: object) -> None:
+        # An image is built in a sandbox as well, and so is what the pools of other engines hold.
+        if blueprint.paths.root.name == sandbox:
+            loop.call_soon_threadsafe(reached.set)
+            may_go_on.wait(TIMEOUT_S)
+        real(builder, blueprint, *more)
 
     monkeypatch.setattr(boot.Builder, step, announce)
-    sandbox = _name(f"overlap-{step.strip('_')}")
     template = Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB)
     creating = asyncio.ensure_future(substrate.create(sandbox, template))
     async with asyncio.timeout(TIMEOUT_S):
         await reached.wait()
+        loop.call_soon(may_go_on.set)  # when the removal waits for its turn
         await substrate.destroy(sandbox)
         with pytest.raises(SandboxFailed):
             await creating
