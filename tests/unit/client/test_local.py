@@ -145,7 +145,7 @@ async def test_a_stream_ends_well_only_when_its_last_word_says_so(
 ) -> None:
     for end, wanted in ((last, error), (b"{}", None)):
         said = STREAMED + chunk(envelope(OUTPUT.SerializeToString()) + envelope(end, END_OF_STREAM)) + b"0\r\n\r\n"
-        async with serving(tmp_path / f"sock-{wanted}", saying(said)) as client:
+        async with serving(tmp_path / f"sock-{wanted is None}", saying(said)) as client:
             items = client.attach_exec("sess-1", "exec-1")
             assert isinstance(await anext(items), Chunk)
             with pytest.raises(wanted or StopAsyncIteration, match=text if wanted else None):

@@ -138,6 +138,26 @@ async def test_a_running_call_may_finish_when_the_door_closes(behind: OpenDoor, 
     wire.writer.close()
 
 
+async def test_a_caller_that_is_slow_to_read_gets_all_of_the_last_answer_when_the_door_closes(
+    behind: OpenDoor, data_dir: Path, tmp_path: Path
+) -> None:
+    path, size = data_dir / "k8e.sock", 1_000_000
+    bounds = Bounds(drain_s=PATIENCE_S, last_words_s=PATIENCE_S)
+    async with serve(behind.edge, path=path, bounds=bounds):
+        wire, _ = await begun(path, tmp_path / "pid", f"head -c {size} /dev/zero | tr '\\0' x")
+        reading = asyncio.ensure_future(slowly(wire.reader))
+    assert b"x" * size in await reading
+    wire.writer.close()
+
+
+async def slowly(reader: asyncio.StreamReader) -> bytes:
+    read = bytearray()
+    while piece := await reader.read(4096):
+        read += piece
+        await asyncio.sleep(0.002)
+    return bytes(read)
+
+
 async def test_a_call_that_goes_on_too_long_is_left_or_cancelled(
     behind: OpenDoor, data_dir: Path, tmp_path: Path
 ) -> None:

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
-__all__ = ["LoopThread"]
+__all__ = ["LoopThread", "is_somebody_elses"]
 
 R = TypeVar("R")
 
@@ -29,6 +29,7 @@ class LoopThread:
     def _start(self) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_handle)
         self._thread = threading.Thread(target=_serve, args=(self._loop,), name="k8e client", daemon=True)
         self._thread.start()
 
@@ -82,6 +83,21 @@ class LoopThread:
                 self._inherited.append(self._loop)
                 self._start()
         return self._loop
+
+
+def is_somebody_elses(trouble: Mapping[str, Any]) -> bool:
+    """Whether grpc stumbled over an event that came too late for a loop which is closed by now.
+
+    It has one queue for all loops of a process, and whichever reads first hands each event to its own: so the error is
+    met by a loop that has nothing to do with it. Nobody waits for that event any more.
+    """
+    is_closed = isinstance(trouble.get("exception"), RuntimeError) and "is closed" in str(trouble["exception"])
+    return is_closed and "PollerCompletionQueue" in str(trouble.get("message"))
+
+
+def _handle(loop: asyncio.AbstractEventLoop, trouble: dict[str, Any]) -> None:
+    if not is_somebody_elses(trouble):
+        loop.default_exception_handler(trouble)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

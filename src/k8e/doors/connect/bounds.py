@@ -17,6 +17,8 @@ class Bounds:
     """How long a connection without a request is kept."""
     drain_s: float = 5.0
     """How long running calls may go on when the door closes."""
+    last_words_s: float = 2.0
+    """How long their answers may then take to reach callers that are slow to read."""
     connections: int = 2048
     """Of one user at a time, far fewer than the server may open."""
     user_bytes: int = 256 * 1024 * 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 from uvicorn.config import Config
@@ -60,6 +60,11 @@ async def drain(state: Listening, undrained: Callable[[], None]) -> None:
         await asyncio.wait(state.tasks, timeout=state.bounds.drain_s)
     if state.tasks:
         undrained()
+    else:
+        # A call is over when its answer is written, not when it is read.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(state.bounds.last_words_s):
+                await state.empty()
     state.abort()
     if state.tasks:
         await asyncio.wait(state.tasks)
