@@ -12,12 +12,11 @@ import pytest
 
 from k8e.client import SandboxClient
 from k8e.settings import OPTIONS
+from tests.support.dev_mode import PATIENT
 from tests.support.executed import blocks, follow, shell
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "approvals.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$\n\n```text\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
-# Development mode also warns of every step of a loop that took long, and on a busy machine some do.
-PATIENT = "import logging\nlogging.getLogger('asyncio').setLevel(logging.ERROR)\n"
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.dev_mode import PATIENT
+
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(
     r"^## (.*?)$\n.*?^```python\n(.*?)^```$\n\n```text\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE
 )
-# Development mode also warns of every step of a loop that took long, and on a busy machine some do.
-PATIENT = "import logging\nlogging.getLogger('asyncio').setLevel(logging.ERROR)\n"
 
 
 def test_every_program_is_followed_by_what_it_prints() -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from k8e.client import NotFound, SandboxClient
 from k8e.client.discovery import Target
+from tests.support.dev_mode import PATIENT
 
 PATIENCE_S = 60.0
 
@@ -130,12 +131,8 @@ def test_a_client_that_was_never_closed_warns_and_does_not_hold_the_interpreter(
     )
     assert (said.stdout, said.returncode) == ("hi\n\n", 0)
     assert "ResourceWarning: unclosed" in said.stderr
-    # Development mode also warns of every step of a loop that took long, and on a busy machine some do.
-    tidy = ran(
-        "import logging\nlogging.getLogger('asyncio').setLevel(logging.ERROR)\n"
-        "from k8e.client import SandboxClient\nwith SandboxClient() as client: client.run('true')",
-        target,
-    )
+    program = "from k8e.client import SandboxClient\nwith SandboxClient() as client: client.run('true')"
+    tidy = ran(PATIENT + program, target)
     assert (tidy.stderr, tidy.returncode) == ("", 0)
 
 
