@@ -24,6 +24,7 @@ from k8e.substrate.local.host import cgroup, loop, mount
 from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support.bare_sandboxes import Bare, Boxes, standin_settings
+from tests.support.sandbox_traces import is_gone, sandbox_traces
 
 pytestmark = pytest.mark.anyio
 
@@ -37,22 +38,14 @@ def _name(text: str) -> SandboxId:
 
 
 def _traces(box: Bare) -> dict[str, bool]:
-    """Which kinds of things exist of a sandbox."""
-    trees = cgroup.hierarchies()
-    return {
-        "directory": box.paths.root.exists(),
-        "mounts": bool(mount.mounts_under(box.paths.root)),
-        "loop device": any(Path(file).is_relative_to(box.paths.root) for file in loop.backing_files().values()),
-        "cgroups": any((tree.path / cgroup.ROOT / box.id).exists() for tree in trees),
-        "processes": bool(cgroup.SandboxGroup(trees, box.id, owner="").processes()),
-    }
+    return sandbox_traces(box.substrate.data_dir, box.id)
 
 
 async def test_a_destroyed_sandbox_leaves_nothing(boxes: Boxes, runtime: Runtime, substrate: LocalSubstrate) -> None:
     async with boxes(runtime) as box:
         assert all(_traces(box).values()), "the control: it was all there"
         assert box.id in await substrate.survivors()
-    assert not any(_traces(box).values())
+    assert is_gone(box.substrate.data_dir, box.id), _traces(box)
     assert box.id not in await substrate.survivors()
 
 
@@ -139,7 +132,7 @@ async def test_overlapping_removals_wait_for_each_other(boxes: Boxes, runtime: R
         async with asyncio.TaskGroup() as removals:
             for number in range(4):
                 removals.create_task(box.substrate.destroy(box.id), name=f"removal {number}")
-    assert not any(_traces(box).values())
+    assert is_gone(box.substrate.data_dir, box.id), _traces(box)
 
 
 @pytest.mark.parametrize("step", ["_make_disk", "_mount_rootfs", "_write_spec"])
@@ -166,6 +159,7 @@ async def test_a_removal_during_creation_waits_and_removes_what_was_built(
         await substrate.destroy(sandbox)
         with pytest.raises(SandboxFailed):
             await creating
+    assert is_gone(substrate.data_dir, sandbox)
     assert sandbox not in await substrate.survivors()
 
 
@@ -196,6 +190,7 @@ async def test_a_failed_step_leaves_nothing(
     sandbox = _name(f"fault-{name.strip('_')}-{when}")
     with pytest.raises(SandboxFailed, match="injected"):
         await substrate.create(sandbox, Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB))
+    assert is_gone(substrate.data_dir, sandbox)
     assert sandbox not in await substrate.survivors()
 
 
@@ -204,6 +199,7 @@ async def test_a_cancelled_creation_leaves_nothing(substrate: LocalSubstrate, ru
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.03):
             await substrate.create(sandbox, Template(runtime=runtime, disk_bytes=64 * MIB))
+    assert is_gone(substrate.data_dir, sandbox)
     assert sandbox not in await substrate.survivors()
 
 
@@ -382,7 +378,7 @@ async def test_a_new_server_finds_and_reaches_the_sandbox_of_the_old(
         async with await successor.dial(box.id) as link:
             await successor.configure(box.id, CLAIM, link)
         await successor.destroy(box.id)
-        assert not any(_traces(box).values())
+        assert is_gone(box.substrate.data_dir, box.id), _traces(box)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"sandbox": "x"}', "\xff"])
@@ -397,7 +393,7 @@ async def test_a_sandbox_whose_record_cannot_be_read_is_found_and_removed(
         assert box.id in await successor.survivors()
         assert all(_traces(box).values()), "the control: it still runs"
         await successor.destroy(box.id)
-        assert not any(_traces(box).values())
+        assert is_gone(box.substrate.data_dir, box.id), _traces(box)
 
 
 async def test_what_is_no_sandbox_at_all_does_not_stop_a_start(substrate: LocalSubstrate) -> None:
@@ -421,6 +417,7 @@ async def test_a_loop_device_that_is_still_attached_is_a_trace_and_goes(substrat
     shutil.rmtree(paths.root)
     assert sandbox in await substrate.survivors(), "its file is gone, the device is not"
     await substrate.destroy(sandbox)
+    assert is_gone(substrate.data_dir, sandbox)
     assert sandbox not in await substrate.survivors()
     assert not any(Path(file).is_relative_to(paths.root) for file in loop.backing_files().values())
 
@@ -441,6 +438,7 @@ async def test_data_may_lie_on_another_file_system(
             answer = await link.call("sh", {"text": "echo fine >/workspace/file; cat /workspace/file"})
         assert await elsewhere.survivors() == {sandbox}
         await elsewhere.destroy(sandbox)
+        assert is_gone(home, sandbox)
         assert await elsewhere.survivors() == frozenset()
     finally:
         mount.unmount_under(home)
