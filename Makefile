@@ -1,7 +1,7 @@
 # Everything a contributor needs. Each target installs what it needs first; nothing else has to be known.
 #
 #   make         set up the development environment (.venv)
-#   make test    run the tests          (TESTS=tests/unit  ARGS="-k name")
+#   make test    run the tests          (TESTS=tests/unit  ARGS="-k name"  JOBS=1)
 #   make check   format, lint, types, borders between rooms, generated code
 #   make fmt     let the formatter and the safe fixes do their work
 #   make bench   measure speed beside the alternatives, results in bench/results/
@@ -22,6 +22,8 @@ STAMP  := $(VENV)/.k8e-dev
 TESTS  ?= tests
 FUZZ_S ?= 300
 ARGS   ?=
+# Test processes side by side: more than small machines have cores, because half of a test is waiting.
+JOBS   ?= 4
 
 setup: $(STAMP)
 
@@ -35,7 +37,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not soak' $(ARGS) $(TESTS)
+	$(BIN)/python -m tests.run --jobs $(JOBS) $(TESTS) -- $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -40,7 +40,7 @@ from tests.support.commands import Run
 from tests.support.engines import RUNTIMES
 from tests.support.leaks import Lend
 from tests.support.ports import lasting_port
-from tests.support.servers import Server
+from tests.support.servers import NO_POOL, Server
 
 SUBMITTED, WORKING = TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING
 COMPLETED, FAILED = TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_FAILED
@@ -643,7 +643,7 @@ async def test_a_run_survives_the_death_of_the_server(
     host: Provisioned, lend: Lend, port: int, isolation: str, context: str
 ) -> None:
     # At one address, as an operator's is: the agent finds the next server where the last one was.
-    flags = ("--pool-min", "0", "--default-runtime", isolation)
+    flags = (*NO_POOL, "--default-runtime", isolation)
     server = Server(lend("a2a"), *flags, listen=f"127.0.0.1:{port}")
     server.start()
     try:
@@ -665,7 +665,7 @@ async def test_a_run_survives_the_death_of_the_server(
 async def test_cancelling_after_the_death_of_the_server_still_kills_the_command(
     host: Provisioned, lend: Lend, port: int, context: str
 ) -> None:
-    server = Server(lend("a2a"), "--pool-min", "0", "--default-runtime", "container", listen=f"127.0.0.1:{port}")
+    server = Server(lend("a2a"), *NO_POOL, "--default-runtime", "container", listen=f"127.0.0.1:{port}")
     server.start()
     try:
         with running(server.environ) as agent:
@@ -700,7 +700,7 @@ async def test_cancelling_after_the_death_of_the_server_still_kills_the_command(
 async def test_a_run_that_waits_for_a_person_says_so_and_goes_on_with_the_answer(
     host: Provisioned, lend: Lend, context: str, decision: bool, state: TaskState, printed: str
 ) -> None:
-    server = Server(lend("gated"), "--pool-min", "0", "--gates", "command=deploy")
+    server = Server(lend("gated"), *NO_POOL, "--gates", "command=deploy")
     server.start()
     try:
         with SandboxClient(target=server.target()) as admin:
@@ -729,7 +729,7 @@ def question(told: Told) -> str:
 
 
 async def test_tasks_of_one_context_each_name_their_own_question(host: Provisioned, lend: Lend, context: str) -> None:
-    server = Server(lend("gated"), "--pool-min", "0", "--gates", "command=deploy")
+    server = Server(lend("gated"), *NO_POOL, "--gates", "command=deploy")
     server.start()
     try:
         with SandboxClient(target=server.target()) as admin:
@@ -760,7 +760,7 @@ async def test_gates_that_came_with_a_new_server_are_noticed_in_an_old_context(
     host: Provisioned, lend: Lend, port: int, context: str
 ) -> None:
     place = lend("gated")
-    flags = ("--pool-min", "0")
+    flags = NO_POOL
     server = Server(place, *flags, listen=f"127.0.0.1:{port}")
     server.start()
     try:

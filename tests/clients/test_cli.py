@@ -14,7 +14,8 @@ import pytest
 
 from k8e.client import SandboxClient
 from tests.support.commands import K8E, Run, told
-from tests.support.engines import TOOLS_DIR
+from tests.support.places import TOOLS_DIR
+from tests.support.prepared_images import use_prepared_images
 from tests.support.servers import Server
 
 PATIENCE_S = 60.0
@@ -277,6 +278,7 @@ def test_status_of_nothing_is_unreachable_and_starts_nothing(k8e: Run, tmp_path:
 @pytest.fixture
 def private(environ: dict[str, str], data_dir: Path) -> Iterator[dict[str, str]]:
     """The environment of somebody whose server does not run yet."""
+    use_prepared_images(data_dir)
     chosen = {
         "K8E_DATA_DIR": str(data_dir),
         "K8E_SANDBOX_TOOLS_DIR": str(TOOLS_DIR),

@@ -20,7 +20,7 @@ from k8e.client import AsyncSandboxClient
 from k8e.setup.provision import Provisioned
 from tests.support.mcp_calls import called, fields, text, until
 from tests.support.mcp_wire import Wire, agent, first_text, wire
-from tests.support.servers import Server
+from tests.support.servers import NO_POOL, Server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("tidy")]
 
@@ -51,7 +51,7 @@ async def caller(server: Server) -> AsyncIterator[AsyncSandboxClient]:
 @pytest.fixture
 def mortal(data_dir: Path, host: Provisioned, request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server that may die; a test may say for how long it waits for clients that were cut off."""
-    server = Server(data_dir, "--pool-min", "0", "--mcp-grace", getattr(request, "param", "1"))
+    server = Server(data_dir, *NO_POOL, "--mcp-grace", getattr(request, "param", "1"))
     server.start()
     yield server
     server.destroy()

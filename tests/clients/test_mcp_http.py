@@ -25,11 +25,12 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from k8e.client import AsyncSandboxClient
 from k8e.setup.provision import Provisioned
 from tests.support.commands import K8E
-from tests.support.engines import TOOLS_DIR
 from tests.support.mcp_calls import called, fields, text, until
 from tests.support.mcp_clients import NodeClients, node_clients
+from tests.support.places import TOOLS_DIR
 from tests.support.ports import lasting_port
-from tests.support.servers import Server
+from tests.support.prepared_images import use_prepared_images
+from tests.support.servers import NO_POOL, Server
 
 __all__ = ["node_clients"]
 
@@ -210,7 +211,7 @@ def port() -> Iterator[int]:
 
 @pytest.fixture
 def mortal(data_dir: Path, host: Provisioned, port: int) -> Iterator[Server]:
-    flags = ("--pool-min", "0", "--mcp-grace", "20", "--default-runtime", "container")
+    flags = (*NO_POOL, "--mcp-grace", "20", "--default-runtime", "container")
     server = Server(data_dir, *flags, listen=f"127.0.0.1:{port}")
     server.start()
     yield server
@@ -256,6 +257,7 @@ async def test_the_death_of_the_server_and_then_of_the_door(mortal: Server) -> N
 async def test_the_door_starts_the_server_that_it_needs_and_starts_it_again(
     environ: dict[str, str], data_dir: Path, host: Provisioned, port: int
 ) -> None:
+    use_prepared_images(data_dir)
     private = environ | {
         "K8E_DATA_DIR": str(data_dir),
         "K8E_SANDBOX_TOOLS_DIR": str(TOOLS_DIR),

@@ -29,11 +29,12 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from k8e.client import AsyncSandboxClient, SandboxClient
 from k8e.setup.provision import Provisioned
 from tests.support.commands import K8E
-from tests.support.engines import TOOLS_DIR
 from tests.support.mcp_calls import called, fields, text, until
 from tests.support.mcp_clients import NodeClients, node_clients
+from tests.support.places import TOOLS_DIR
 from tests.support.ports import lasting_port
-from tests.support.servers import Server
+from tests.support.prepared_images import use_prepared_images
+from tests.support.servers import NO_POOL, Server
 
 __all__ = ["node_clients"]
 
@@ -160,7 +161,7 @@ async def test_large_and_binary_and_long_things_go_through(mcp: Client) -> None:
 @pytest.fixture
 def mortal(data_dir: Path, host: Provisioned, request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server that may die; a test says for how long it waits for clients that were cut off."""
-    flags = ("--pool-min", "0", "--mcp-grace", request.param, "--default-runtime", "container")
+    flags = (*NO_POOL, "--mcp-grace", request.param, "--default-runtime", "container")
     with lasting_port() as port:
         server = Server(data_dir, *flags, listen=f"127.0.0.1:{port}")
         server.start()
@@ -274,6 +275,7 @@ async def test_a_reader_that_takes_its_time_gets_everything(environ: dict[str, s
 async def test_one_line_in_a_config_is_enough_where_no_server_runs(
     environ: dict[str, str], data_dir: Path, host: Provisioned
 ) -> None:
+    use_prepared_images(data_dir)
     private = environ | {
         "K8E_DATA_DIR": str(data_dir),
         "K8E_SANDBOX_TOOLS_DIR": str(TOOLS_DIR),

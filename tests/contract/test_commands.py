@@ -14,18 +14,21 @@ from tests.support.cells import OWNER, Cell
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.shares_sandbox
 @pytest.mark.parametrize("code", [0, 1, 2, 77, 255])
 async def test_exit_codes_are_true(cell: Cell, code: int) -> None:
     result = await cell.sh(f"exit {code}")
     assert (result.outcome.status, result.outcome.exit_code) == (Status.COMPLETED, code)
 
 
+@pytest.mark.shares_sandbox
 @pytest.mark.parametrize("signal", [1, 9, 11, 15])
 async def test_a_signal_death_is_128_plus_the_signal(cell: Cell, signal: int) -> None:
     result = await cell.sh(f"kill -{signal} $$")
     assert (result.outcome.exit_code, result.outcome.signal) == (128 + signal, signal)
 
 
+@pytest.mark.shares_sandbox
 async def test_both_streams_arrive_apart_and_byte_for_byte(cell: Cell) -> None:
     result = await cell.py(
         "import sys; sys.stdout.buffer.write(bytes(range(256))); sys.stderr.buffer.write(b'\\xff\\x00')"
@@ -34,22 +37,26 @@ async def test_both_streams_arrive_apart_and_byte_for_byte(cell: Cell) -> None:
     assert result.stderr == b"\xff\x00"
 
 
+@pytest.mark.shares_sandbox
 async def test_a_flood_on_stderr_does_not_block_stdout(cell: Cell) -> None:
     result = await cell.sh("head -c 300000 /dev/zero >&2; echo out")
     assert (len(result.stderr), result.stdout) == (300_000, b"out\n")
 
 
+@pytest.mark.shares_sandbox
 async def test_argv_is_not_touched_by_any_shell(cell: Cell) -> None:
     odd = ["$HOME", "`id`", "a b", "'", '"', "*", "\n", "", "caf\u00e9", "\udcff"]
     result = await cell.argv("python3", "-c", "import sys, os; print([os.fsencode(a) for a in sys.argv[1:]])", *odd)
     assert result.stdout.decode() == f"{[item.encode('utf-8', 'surrogateescape') for item in odd]}\n"
 
 
+@pytest.mark.shares_sandbox
 async def test_code_arrives_byte_for_byte(cell: Cell) -> None:
     result = await cell.py("print('$HOME `id` \"quoted\" \\\\ %s')")
     assert result.stdout == b'$HOME `id` "quoted" \\ %s\n'
 
 
+@pytest.mark.shares_sandbox
 async def test_standard_input_is_fed_and_closed(cell: Cell) -> None:
     data = bytes(range(256)) * 4096
     result = await cell.sh("cat | sha256sum", stdin=data)
@@ -58,15 +65,18 @@ async def test_standard_input_is_fed_and_closed(cell: Cell) -> None:
     assert result.stdout.split()[0].decode() == hashlib.sha256(data).hexdigest()
 
 
+@pytest.mark.shares_sandbox
 async def test_without_input_a_command_reads_end_of_file(cell: Cell) -> None:
     assert (await cell.sh("cat; echo end")).stdout == b"end\n"
 
 
+@pytest.mark.shares_sandbox
 async def test_environment_directory_and_user_are_given(cell: Cell) -> None:
     result = await cell.sh('echo "$GREETING $PWD $(id -u)"', env={"GREETING": "hi"}, cwd="/tmp", user="1234:1234")
     assert result.stdout == b"hi /tmp 1234\n"
 
 
+@pytest.mark.shares_sandbox
 @pytest.mark.parametrize(("user", "text"), [("nosuch", "nosuch is not in /etc/passwd"), ("1:nosuch", "/etc/group")])
 async def test_a_user_whom_the_image_does_not_know_is_bad_input(cell: Cell, user: str, text: str) -> None:
     """Not "not found": clients would take the session for lost."""
@@ -75,6 +85,7 @@ async def test_a_user_whom_the_image_does_not_know_is_bad_input(cell: Cell, user
     assert (await cell.sh("true", user="1234")).outcome.exit_code == 0
 
 
+@pytest.mark.shares_sandbox
 async def test_a_missing_program_says_so(cell: Cell) -> None:
     result = await cell.argv("no-such-program")
     assert (result.outcome.status, result.outcome.reason, result.outcome.exit_code) == (
@@ -85,12 +96,14 @@ async def test_a_missing_program_says_so(cell: Cell) -> None:
     assert b"no-such-program" in result.stderr
 
 
+@pytest.mark.shares_sandbox
 async def test_a_missing_directory_says_so(cell: Cell) -> None:
     result = await cell.sh("true", cwd="/no/such/place")
     assert result.outcome.reason is Reason.NOT_STARTED
     assert b"/no/such/place" in result.stderr
 
 
+@pytest.mark.shares_sandbox
 @pytest.mark.parametrize(
     ("language", "code", "expected"),
     [
@@ -163,6 +176,7 @@ async def test_a_background_grandchild_does_not_delay_the_result(cell: Cell) -> 
     await _until_sleeping(cell)
 
 
+@pytest.mark.shares_sandbox
 async def test_a_slow_reader_loses_nothing(cell: Cell) -> None:
     stream = await cell.engine.open_exec(
         OWNER, cell.id, Command(what=Shell("head -c 20000000 /dev/zero | tr '\\0' y; printf end"))
@@ -176,6 +190,7 @@ async def test_a_slow_reader_loses_nothing(cell: Cell) -> None:
             await asyncio.sleep(0)
         else:
             assert item.exit_code == 0
+    await stream.close()
     assert (total, tail) == (20_000_003, b"end")
 
 
@@ -190,6 +205,7 @@ async def test_the_same_exec_id_never_runs_twice(cell: Cell) -> None:
     assert await cell.read("/workspace/count") == b"run\n"
 
 
+@pytest.mark.shares_sandbox
 async def test_another_owner_finds_nothing(cell: Cell) -> None:
     stranger = OwnerId("uid:12345")
     with pytest.raises(NotFound, match=f"session {cell.id} not found"):
@@ -199,12 +215,14 @@ async def test_another_owner_finds_nothing(cell: Cell) -> None:
     assert cell.engine.list_sessions(stranger) == []
 
 
+@pytest.mark.shares_sandbox
 async def test_a_command_too_large_for_one_message_is_refused_with_the_remedy(cell: Cell) -> None:
     with pytest.raises(InvalidSpec, match="write it to a file"):
         await cell.sh("true " + "x" * 2_000_000)
     assert (await cell.sh("echo fine")).stdout == b"fine\n"
 
 
+@pytest.mark.shares_sandbox
 async def test_many_commands_at_once_keep_their_output_apart(cell: Cell) -> None:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(cell.sh(f"echo {n}; echo e{n} >&2; exit {n}")) for n in range(16)]

@@ -29,6 +29,7 @@ _NAMES = [
 ]
 
 
+@pytest.mark.shares_sandbox
 @pytest.mark.parametrize("name", _NAMES)
 async def test_any_name_works_everywhere(cell: Cell, name: str) -> None:
     path = f"/workspace/{name}"
@@ -43,6 +44,7 @@ async def test_any_name_works_everywhere(cell: Cell, name: str) -> None:
         await cell.read(path)
 
 
+@pytest.mark.shares_sandbox
 @pytest.mark.parametrize("size", [0, 1, 65536, 65537, 3 * MIB + 1, 64 * MIB])
 async def test_any_size_comes_back_unchanged(cell: Cell, size: int) -> None:
     data = (bytes(range(256)) * (size // 256 + 1))[:size]
@@ -53,12 +55,14 @@ async def test_any_size_comes_back_unchanged(cell: Cell, size: int) -> None:
     assert digest.digest() == hashlib.sha256(data).digest()
 
 
+@pytest.mark.shares_sandbox
 async def test_a_part_of_a_file_can_be_read(cell: Cell) -> None:
     await cell.write("/workspace/f", b"0123456789")
     pieces = [piece async for piece in cell.engine.read_file(OWNER, cell.id, "/workspace/f", offset=3, length=4)]
     assert b"".join(pieces) == b"3456"
 
 
+@pytest.mark.shares_sandbox
 async def test_append_adds_and_write_replaces(cell: Cell) -> None:
     await cell.write("/workspace/f", b"one")
     await cell.write("/workspace/f", b"two", append=True)
@@ -68,6 +72,7 @@ async def test_append_adds_and_write_replaces(cell: Cell) -> None:
     assert (await cell.engine.stat_file(OWNER, cell.id, "/workspace/f")).mode & 0o777 == 0o755
 
 
+@pytest.mark.shares_sandbox
 async def test_missing_parents_are_made_and_relative_paths_mean_the_workspace(cell: Cell) -> None:
     await cell.write("a/b/c.txt", b"x")
     assert await cell.read("/workspace/a/b/c.txt") == b"x"
@@ -116,6 +121,7 @@ async def test_since_shows_only_what_changed(cell: Cell) -> None:
     assert [entry.path for entry in entries] == ["/workspace/new"]
 
 
+@pytest.mark.shares_sandbox
 async def test_errors_say_what_and_where(cell: Cell) -> None:
     with pytest.raises(NotFound, match="/workspace/nothing"):
         await cell.read("/workspace/nothing")

@@ -27,7 +27,7 @@ SLEEP = Command(what=Shell("sleep 600"), timeout_s=0)
 @pytest.fixture
 async def strict(host: Provisioned, data_dir: Path) -> AsyncIterator[Engine]:
     quotas = Quotas(sessions=2, runs_per_session=1, terminals_per_session=1, execs_per_session=2)
-    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0), quotas=quotas)
+    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0), quotas=quotas)
     async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
         yield engine
         await engine.destroy_all()

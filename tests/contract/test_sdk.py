@@ -14,14 +14,14 @@ from k8e.client import Chunk, Exit, NotFound, SandboxClient, Session, Unreachabl
 from k8e.client.discovery import Target
 from k8e.setup.provision import Provisioned
 from tests.support.ports import lasting_port
-from tests.support.servers import Server
+from tests.support.servers import NO_POOL, Server
 
 
 @pytest.fixture
 def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
     """A server that comes back at the same address."""
     with lasting_port() as port:
-        server = Server(data_dir, "--pool-min", "0", listen=f"127.0.0.1:{port}")
+        server = Server(data_dir, *NO_POOL, listen=f"127.0.0.1:{port}")
         server.start()
         yield server
         server.destroy()
@@ -34,7 +34,7 @@ def session(client: SandboxClient) -> Iterator[Session]:
 
 
 def test_a_server_that_listens_everywhere_is_found(data_dir: Path, host: Provisioned) -> None:
-    server = Server(data_dir, "--pool-min", "0", listen="0.0.0.0:0")
+    server = Server(data_dir, *NO_POOL, listen="0.0.0.0:0")
     server.start()
     try:
         with SandboxClient(target=server.by_tls()) as client:

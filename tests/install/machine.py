@@ -15,7 +15,8 @@ from pathlib import Path
 
 from k8e.client import SandboxClient
 from k8e.client.discovery import discover
-from tests.support.engines import TOOLS_DIR
+from tests.support.places import TOOLS_DIR
+from tests.support.prepared_images import use_prepared_images
 
 __all__ = ["INSTALLER", "NAMES", "Machine"]
 
@@ -77,6 +78,7 @@ class Machine:
 
     def start(self) -> None:
         """What systemd would do: the unit's own line."""
+        use_prepared_images(self.data)
         argv = shlex.split(self.unit()["Service"]["ExecStart"])
         with (self.root / "log").open("ab") as log:
             self._server = subprocess.Popen(argv, env={"PATH": _PATH}, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -13,7 +13,7 @@ from k8e.audit import records, verify
 from k8e.client import SandboxClient
 from k8e.client.errors import SandboxError
 from k8e.setup.provision import Provisioned
-from tests.support.servers import Server
+from tests.support.servers import NO_POOL, Server
 
 SECRET = "s3cr3t-of-a-test"
 _PATIENCE_S = 60.0
@@ -21,7 +21,7 @@ _PATIENCE_S = 60.0
 
 @pytest.fixture
 def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    server = Server(data_dir, "--pool-min", "0")
+    server = Server(data_dir, *NO_POOL)
     server.start()
     yield server
     server.destroy()

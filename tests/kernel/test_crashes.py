@@ -24,6 +24,7 @@ from tests.support.crashing import SCENARIOS, only
 from tests.support.engines import substrate_for
 from tests.support.eventually import eventually
 from tests.support.leaks import Lend
+from tests.support.places import IMAGES_VARIABLE
 from tests.support.traces import collect
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +43,7 @@ def _play(data_dir: Path, scenario: str, runtime: Runtime, length: int) -> subpr
 
 async def _recover(data_dir: Path, runtime: Runtime, host: Provisioned) -> int:
     """Start again; how many sessions came back. Each of them must work, and afterwards nothing may remain."""
-    settings = EngineSettings(data_dir=data_dir, pool=PoolSettings(min=0))
+    settings = EngineSettings(data_dir=data_dir, pool=PoolSettings(min=0, max=0))
     async with (
         EgressClient.open(data_dir) as network,
         Engine.open(settings, substrate_for(data_dir, only(runtime, host), network)) as engine,
@@ -111,7 +112,10 @@ async def test_no_crash_leaves_an_orphan(
         assert eventually(lambda: not _orphans(data_dir)), (f"step {step} of {steps}", _orphans(data_dir))
 
 
-async def test_a_crash_while_an_image_is_prepared_is_mended(data_dir: Path, host: Provisioned) -> None:
+async def test_a_crash_while_an_image_is_prepared_is_mended(
+    data_dir: Path, host: Provisioned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(IMAGES_VARIABLE, raising=False)
     assert _play(data_dir, "create", Runtime.CONTAINER, _IN_THE_IMAGE).returncode == -signal.SIGKILL
     assert list((data_dir / "images").glob(f"{UNFINISHED}*")), "the control: it was cut there"
     assert await _recover(data_dir, Runtime.CONTAINER, host) == 0

@@ -12,12 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from k8e.client import SandboxClient
 from k8e.setup.provision import Provisioned
-from tests.support.servers import Server
+from tests.support.servers import NO_POOL, Server
 
 
 @pytest.fixture
 def measured(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    server = Server(data_dir, "--pool-min", "0", "--metrics-listen", "127.0.0.1:0")
+    server = Server(data_dir, *NO_POOL, "--metrics-listen", "127.0.0.1:0")
     server.start()
     yield server
     server.destroy()

@@ -17,7 +17,7 @@ from k8e.client.values import Chunk, Exit
 from k8e.model import Runtime
 from k8e.setup.provision import Provisioned, _keep_notes
 from tests.support.engines import RUNTIMES
-from tests.support.servers import Server
+from tests.support.servers import NO_POOL, Server
 
 _LINES = 200_000
 _COMMANDS = 20
@@ -26,7 +26,7 @@ _PATIENCE_S = 60.0
 
 @pytest.fixture
 def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    server = Server(data_dir, "--pool-min", "0")
+    server = Server(data_dir, *NO_POOL)
     server.start()
     yield server
     server.destroy()
@@ -158,7 +158,7 @@ def test_a_missing_runtime_is_said_at_create_and_the_server_goes_on(data_dir: Pa
     tools = data_dir / "tools"
     tools.mkdir()
     _keep_notes(tools, {"gvisor": "it could not be built here"})
-    server = Server(data_dir, "--pool-min", "0", tools_dir=data_dir)
+    server = Server(data_dir, *NO_POOL, tools_dir=data_dir)
     server.start()
     with _client(server) as client:
         with pytest.raises(SandboxError, match=r"runtime gvisor is not available on this host: .*k8e doctor"):

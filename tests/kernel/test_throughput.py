@@ -12,7 +12,7 @@ from k8e.client.discovery import Target
 from k8e.model import MIB, Runtime
 from k8e.setup.provision import Provisioned
 from tests.support.memory import peak_bytes, reset_peak, resident_bytes
-from tests.support.servers import Server
+from tests.support.servers import NO_POOL, Server
 
 _PIECES = 1024
 _TOTAL = _PIECES * MIB
@@ -35,7 +35,7 @@ for number in range(1, {_PIECES + 1}):
 @pytest.fixture
 def fresh(data_dir: Path, host: Provisioned) -> Iterator[Server]:
     """A server of the test's own, so that its memory is this test's doing."""
-    server = Server(data_dir, "--pool-min", "0")
+    server = Server(data_dir, *NO_POOL)
     server.start()
     yield server
     server.destroy()

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from k8e.client import SandboxClient
 from k8e.setup.provision import Provisioned
 from tests.support.eventually import eventually
-from tests.support.servers import Server
+from tests.support.servers import NO_POOL, Server
 
 _WANTED = {"CreateSession", "claim", "Exec", "agent exec"}
 
@@ -54,7 +54,7 @@ def _short(span: Span) -> str:
 
 def test_a_call_its_claim_and_its_command_arrive_as_one_trace(data_dir: Path, host: Provisioned) -> None:
     with _collector() as (endpoint, received):
-        server = Server(data_dir, "--pool-min", "0", "--otel-endpoint", endpoint)
+        server = Server(data_dir, *NO_POOL, "--otel-endpoint", endpoint)
         server.start()
         with SandboxClient(target=server.target()) as client:
             sid = client.create_session(runtime_class="container")

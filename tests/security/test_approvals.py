@@ -32,7 +32,7 @@ from tests.support.calls import StraightCall, as_key, as_uid, service_over
 from tests.support.cells import OWNER, Cell, CellFactory
 from tests.support.engines import substrate_for
 from tests.support.leaks import Lend
-from tests.support.servers import Server
+from tests.support.servers import NO_POOL, Server
 
 pytestmark = pytest.mark.anyio
 
@@ -214,7 +214,7 @@ async def test_the_end_of_a_session_ends_its_questions_and_a_new_one_of_its_name
 
 
 async def test_a_restart_keeps_the_question_the_rule_and_the_answer(host: Provisioned, data_dir: Path) -> None:
-    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0))
+    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0))
     async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
         kept = await engine.create_session(OWNER, AGENT_SPEC)
         service, box = service_over(engine, data_dir), Cell(engine, kept.session_id)
@@ -320,7 +320,7 @@ def test_only_a_process_with_a_terminal_is_a_person_at_one_and_the_trail_says_wh
 
 
 def test_an_operator_gates_every_session_and_believes_in_no_terminal(host: Provisioned, lend: Lend) -> None:
-    flags = ("--pool-min", "0", "--gates", "write=/workspace/deploy", "--approve-in-person=false")
+    flags = (*NO_POOL, "--gates", "write=/workspace/deploy", "--approve-in-person=false")
     server = Server(lend("strict"), *flags)
     server.start()
     master, slave = pty.openpty()
@@ -351,7 +351,7 @@ def test_an_operator_gates_every_session_and_believes_in_no_terminal(host: Provi
 def test_a_server_that_is_killed_while_a_call_waits_leaves_a_question_that_nobody_can_answer(
     host: Provisioned, lend: Lend
 ) -> None:
-    server = Server(lend("killed"), "--pool-min", "0")
+    server = Server(lend("killed"), *NO_POOL)
     server.start()
     try:
         with SandboxClient(target=server.target()) as client:

@@ -20,12 +20,10 @@ from k8e.engine.settings import EgressSettings, EngineSettings, PoolSettings
 from k8e.errors import InvalidSpec
 from k8e.identity.sealing import FileSealer
 from k8e.model import Brokered, Code, Command, EgressMode, Language, Runtime, SessionSpec
-from k8e.server import local_settings
-from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned
-from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support import named_daemon
 from tests.support.cells import OWNER, Cell, open_cell
+from tests.support.engines import substrate_for
 from tests.support.https_hosts import Told, serve_http, serve_https
 from tests.support.leaks import Lend
 from tests.support.upstreams import upstream
@@ -55,10 +53,9 @@ class World:
             pool=PoolSettings(min=0, max=1),
             egress=EgressSettings(ca_bundle=self.public.certificate.encode()),
         )
-        local = local_settings(ServerSettings(data_dir=self.data_dir), self.host)
         async with EgressClient.open(self.data_dir, trust=self.public.certificate.encode()) as network:
             sealer = FileSealer(self.data_dir / "secrets.key")
-            async with Engine.open(settings, LocalSubstrate(local, network), sealer) as engine:
+            async with Engine.open(settings, substrate_for(self.data_dir, self.host, network), sealer) as engine:
                 yield engine
 
 

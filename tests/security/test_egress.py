@@ -31,13 +31,10 @@ from k8e.egress.ruleset import GATEWAY, PROXY_PORT, address
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings
 from k8e.model import Argv, Command, Decision, Limits, Outcome, Runtime, SandboxId, Verdict
-from k8e.server import local_settings
-from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned
-from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support import escapee, named_daemon
 from tests.support.cells import OWNER, Cell, open_cell
-from tests.support.engines import RUNTIMES
+from tests.support.engines import RUNTIMES, substrate_for
 from tests.support.hellos import client_hello, in_records
 from tests.support.https_hosts import Told, serve_http
 from tests.support.leaks import Lend
@@ -621,11 +618,12 @@ async def ring(host: Provisioned, lend: Lend, anyio_backend: object) -> AsyncIte
     data_dir = lend("ring")
     daemon = named_daemon.start(data_dir, addresses=2)
     settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0))
-    async with EgressClient.open(data_dir) as network:
-        substrate = LocalSubstrate(local_settings(ServerSettings(data_dir=data_dir), host), network)
-        async with Engine.open(settings, substrate) as engine:
-            yield Ring(engine, network, data_dir)
-            await engine.destroy_all()
+    async with (
+        EgressClient.open(data_dir) as network,
+        Engine.open(settings, substrate_for(data_dir, host, network)) as engine,
+    ):
+        yield Ring(engine, network, data_dir)
+        await engine.destroy_all()
     await asyncio.to_thread(daemon.wait, PATIENCE_S)
 
 

@@ -588,7 +588,7 @@ async def test_no_pattern_and_no_text_holds_up_the_server(service: Service, cell
 async def test_the_servers_gates_are_every_sessions_and_steps_are_told(host: Provisioned, data_dir: Path) -> None:
     steps: list[tuple[str, str, str]] = []
     settings = EngineSettings(
-        data_dir=data_dir / "engine", pool=PoolSettings(min=0), gates=Gates(egress=True, write_paths=("deploy",))
+        data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0), gates=Gates(egress=True, write_paths=("deploy",))
     )
     told = lambda step, question: steps.append((step, question.asked_by, question.decided_by))  # noqa: E731
     async with Engine.open(settings, substrate_for(data_dir, host), at_gate=told) as engine:
@@ -619,7 +619,7 @@ async def test_a_call_that_nobody_decides_is_refused_with_what_was_asked_and_how
     host: Provisioned, data_dir: Path
 ) -> None:
     settings = EngineSettings(
-        data_dir=data_dir / "engine", pool=PoolSettings(min=0), gates=Gates(egress=True), approval_s=0.1
+        data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0), gates=Gates(egress=True), approval_s=0.1
     )
     async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
         spec = SessionSpec(runtime=Runtime.CONTAINER, allowed_hosts=("new.example",))
@@ -632,7 +632,7 @@ async def test_a_call_that_nobody_decides_is_refused_with_what_was_asked_and_how
 
 
 async def test_a_restart_keeps_the_gates_and_ends_the_questions(host: Provisioned, data_dir: Path) -> None:
-    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0))
+    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0))
     spec = SessionSpec(runtime=Runtime.CONTAINER, tenant="kept", gates=EVERYTHING)
     async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
         service, made = service_over(engine, data_dir), await engine.create_session(OWNER, spec)

@@ -152,6 +152,7 @@ def test_the_probe_succeeds_outside(name: str, world: dict[str, object]) -> None
     assert outside.stdout == "OPEN\n"
 
 
+@pytest.mark.shares_sandbox
 @pytest.mark.parametrize("name", _PROBES)
 async def test_the_probe_is_denied_inside(name: str, world: dict[str, object], cell: Cell, runtime: Runtime) -> None:
     inside = await cell.py(_program(name, world))
@@ -180,6 +181,7 @@ async def test_a_session_sees_only_its_own_processes(runtime: Runtime, cells: Ce
         assert b"sleep 987" not in (await mine.sh(look)).stdout
 
 
+@pytest.mark.shares_sandbox
 async def test_only_loopback_and_the_link_to_the_router_exist(cell: Cell) -> None:
     listing = await cell.py("import socket; print([name for _, name in socket.if_nameindex()])")
     assert listing.stdout == b"['lo', 'eth0']\n"
@@ -206,6 +208,7 @@ async def test_root_inside_is_nobody_outside(runtime: Runtime, cells: CellFactor
         assert not uids[0] & uids[1]
 
 
+@pytest.mark.shares_sandbox
 async def test_the_hostname_of_the_host_cannot_be_changed(cell: Cell) -> None:
     before = socket.gethostname()
     control = subprocess.run(
@@ -216,6 +219,7 @@ async def test_the_hostname_of_the_host_cannot_be_changed(cell: Cell) -> None:
     assert socket.gethostname() == before
 
 
+@pytest.mark.shares_sandbox
 async def test_a_setuid_program_gives_nothing(cell: Cell, tmp_path: Path) -> None:
     steps = (
         "cp /bin/id {d}/rootid && chown 0:0 {d}/rootid && chmod 4755 {d}/rootid && chmod 755 {d} && "
@@ -231,6 +235,7 @@ async def test_a_setuid_program_gives_nothing(cell: Cell, tmp_path: Path) -> Non
     assert inside.stdout == b"1234\n"
 
 
+@pytest.mark.shares_sandbox
 async def test_a_crash_leaves_no_core_on_the_host(cell: Cell) -> None:
     limit = await cell.py("import resource; print(resource.getrlimit(resource.RLIMIT_CORE))")
     assert limit.stdout == b"(0, 0)\n"
@@ -258,14 +263,18 @@ async def test_flooding_the_agents_socket_directory_is_bounded(cell: Cell) -> No
     assert (await cell.sh("echo still here")).stdout == b"still here\n"
 
 
+@pytest.mark.shares_sandbox
 async def test_init_has_nothing_to_write_to(cell: Cell) -> None:
     links = await cell.sh("for n in 0 1 2; do readlink /proc/1/fd/$n || echo denied; done")
     assert set(links.stdout.split()) <= {b"/dev/null", b"denied"}
 
 
+@pytest.mark.shares_sandbox
 async def test_init_cannot_be_traced_by_commands(cell: Cell) -> None:
     attach = (
-        "    import subprocess; child = subprocess.Popen(['sleep', '9']); syscall(101, 16, {pid}, 0, 0); child.kill()"
+        "    import subprocess; child = subprocess.Popen(['sleep', '9'])\n"
+        "    try: syscall(101, 16, {pid}, 0, 0)\n"
+        "    finally: child.kill()"
     )
     assert (await cell.py(_WRAPPER.format(body=attach.format(pid="child.pid")))).stdout == b"OPEN\n"
     assert (await cell.py(_WRAPPER.format(body=attach.format(pid="1")))).stdout.startswith(b"DENIED")

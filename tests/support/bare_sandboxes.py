@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -52,7 +51,7 @@ def standin_settings(data_dir: Path, host: Provisioned) -> LocalSettings:
     """Settings whose agent is the stand-in, on the real bundle's interpreter."""
     bundle = data_dir / "standin"
     if not bundle.exists():
-        shutil.copytree(host.bundle.path, bundle, copy_function=os.link, symlinks=True)
+        shutil.copytree(host.bundle.path, bundle, symlinks=True)
         shutil.copy(_STANDIN, bundle / "standin.py")
         (bundle / "standin.py").chmod(0o644)
     argv = (*host.bundle.argv[: host.bundle.argv.index("-S")], "-S", "-s", "-B", "/.k8e/standin.py")

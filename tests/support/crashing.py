@@ -24,7 +24,8 @@ from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Stderr
 from k8e.substrate.local.host import mount
 from tests.support.cells import OWNER
-from tests.support.engines import TOOLS_DIR, substrate_for
+from tests.support.engines import substrate_for
+from tests.support.places import TOOLS_DIR
 
 __all__ = ["SCENARIOS", "Fuse", "only"]
 

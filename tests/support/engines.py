@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -22,23 +24,25 @@ from k8e.substrate.local.network import Network
 from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support.cells import Cell, CellFactory, open_cell
 from tests.support.leaks import Lend
+from tests.support.places import TOOLS_DIR
+from tests.support.prepared_images import use_prepared_images
 
 __all__ = [
     "RUNTIMES",
-    "TOOLS_DIR",
+    "SharedCells",
     "cell",
     "cells",
     "engine",
     "engine_dir",
+    "engine_substrate",
     "host",
     "library",
     "runtime",
+    "shared_cells",
     "substrate_for",
 ]
 
 RUNTIMES = (Runtime.GVISOR, Runtime.CONTAINER)
-TOOLS_DIR = Path("/var/lib/k8e")
-"""What set-up built is shared by all tests and by the server of this machine; sandboxes are not."""
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +52,7 @@ def host() -> Provisioned:
 
 
 def substrate_for(data_dir: Path, host: Provisioned, network: Network | None = None) -> LocalSubstrate:
+    use_prepared_images(data_dir)
     return LocalSubstrate(local_settings(ServerSettings(data_dir=data_dir), host), network)
 
 
@@ -66,13 +71,16 @@ def library(engine_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-async def engine(host: Provisioned, engine_dir: Path, anyio_backend: object) -> AsyncIterator[Engine]:
-    settings = EngineSettings(data_dir=engine_dir, pool=PoolSettings(min=1, max=4))
-    sealer = FileSealer(engine_dir / "secrets.key")
-    async with (
-        EgressClient.open(engine_dir) as network,
-        Engine.open(settings, substrate_for(engine_dir, host, network), sealer) as engine,
-    ):
+async def engine_substrate(host: Provisioned, engine_dir: Path, anyio_backend: object) -> AsyncIterator[LocalSubstrate]:
+    """Where `engine` has its sandboxes."""
+    async with EgressClient.open(engine_dir) as network:
+        yield substrate_for(engine_dir, host, network)
+
+
+@pytest.fixture(scope="session")
+async def engine(engine_substrate: LocalSubstrate, engine_dir: Path, anyio_backend: object) -> AsyncIterator[Engine]:
+    settings = EngineSettings(data_dir=engine_dir, pool=PoolSettings(min=1, max=2))
+    async with Engine.open(settings, engine_substrate, FileSealer(engine_dir / "secrets.key")) as engine:
         yield engine
         await engine.destroy_all()
 
@@ -89,7 +97,30 @@ def cells(engine: Engine) -> CellFactory:
     return functools.partial(open_cell, engine)
 
 
+SharedCells: TypeAlias = Callable[[Runtime], Awaitable[Cell]]
+
+
+@pytest.fixture(scope="module")
+async def shared_cells(engine: Engine) -> AsyncIterator[SharedCells]:
+    """One session of each runtime for a whole file, made when its first test asks for it."""
+    made: dict[Runtime, Cell] = {}
+    async with AsyncExitStack() as stack:
+
+        async def shared(runtime: Runtime) -> Cell:
+            if runtime not in made:
+                made[runtime] = await stack.enter_async_context(open_cell(engine, runtime))
+            return made[runtime]
+
+        yield shared
+
+
 @pytest.fixture
-async def cell(runtime: Runtime, cells: CellFactory) -> AsyncIterator[Cell]:
+async def cell(
+    request: pytest.FixtureRequest, runtime: Runtime, cells: CellFactory, shared_cells: SharedCells
+) -> AsyncIterator[Cell]:
+    """A session of this test's own; where the test is marked so, one that others of the file use as well."""
+    if request.node.get_closest_marker("shares_sandbox"):
+        yield await shared_cells(runtime)
+        return
     async with cells(runtime) as cell:
         yield cell

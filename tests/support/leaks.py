@@ -3,23 +3,38 @@
 - `data_dir` is a fresh data directory for one test; whatever a test does below it is looked for afterwards.
 - `lend` gives module- and session-wide fixtures a directory. What lives there is left alone between tests and must
   be gone when the session ends.
+- A test of pure code can leave only open files and children of its own process, so only these are looked for after it;
+  the scan at the end of the session sees the rest. Which tests those are says `_can_leave_traces`.
 - What is being cleaned up gets a bounded time to go. `--no-leak-check` turns the checks off, for a debugger's sake.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.support.traces import Trace, collect, nft_tables
+from tests.support.places import RUN_DIR_VARIABLE
+from tests.support.results import FINAL
+from tests.support.traces import Trace, collect, nft_tables, of_this_process
 
-__all__ = ["Ledger", "Lend", "data_dir", "ledger", "lend", "no_leaks", "pytest_addoption"]
+__all__ = [
+    "Ledger",
+    "LeftBySession",
+    "Lend",
+    "data_dir",
+    "ledger",
+    "lend",
+    "no_leaks",
+    "pytest_addoption",
+    "pytest_runtest_makereport",
+]
 
 PATIENCE_S = 30.0
 """Only what stays costs this time; on a busy machine what is going may need much of it."""
@@ -27,6 +42,12 @@ PAUSE_S = 0.02
 
 Lend = Callable[[str], Path]
 """From a name to a directory that outlives single tests."""
+Look = Callable[[str], frozenset[Trace]]
+"""From our root to what of ours exists now."""
+
+_PURE = Path(__file__).resolve().parents[1] / "unit"
+_DIRECTORIES = frozenset({"data_dir", "lend"})
+"""Fixtures that give a test a directory whose traces are ours."""
 
 
 @dataclass(slots=True)
@@ -63,21 +84,41 @@ class Ledger:
         """Another k8e on this host has sandboxes of its own."""
         return bool(trace.place) and not trace.place.startswith(str(self.root))
 
-    def now(self, *, lent_too: bool = False) -> frozenset[Trace]:
-        seen = (trace for trace in collect(str(self.root)) if not self._is_foreign(trace))
+    def now(self, look: Look = collect, *, lent_too: bool = False) -> frozenset[Trace]:
+        seen = (trace for trace in look(str(self.root)) if not self._is_foreign(trace))
         return frozenset(trace for trace in seen if lent_too or not self._is_lent(trace))
 
-    def left_over(self, before: frozenset[Trace], *, lent_too: bool = False) -> list[Trace]:
+    def left_over(self, before: frozenset[Trace], look: Look = collect, *, lent_too: bool = False) -> list[Trace]:
         """What was not there before and does not go away within the time allowed."""
         deadline = time.monotonic() + PATIENCE_S
-        while (left := self.now(lent_too=lent_too) - before) and time.monotonic() < deadline:
+        while (left := self.now(look, lent_too=lent_too) - before) and time.monotonic() < deadline:
             time.sleep(PAUSE_S)
         return sorted(left)
 
 
-def _fail(when: str, left: list[Trace]) -> None:
-    lines = "\n".join(f"  {trace.kind}: {trace.name}" for trace in left)
-    pytest.fail(f"{when}:\n{lines}", pytrace=False)
+class LeftBySession(Exception):
+    """No single test's fault: the one that happens to be the last would pass when run again."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.excinfo is not None and _is_of_session(call.excinfo.value):
+        report.user_properties.append((FINAL, True))
+    return report
+
+
+def _is_of_session(error: BaseException) -> bool:
+    """Alone, or together with what other clean-ups of the session say."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(LeftBySession) is not None
+    return isinstance(error, LeftBySession)
+
+
+def _listed(when: str, left: list[Trace]) -> str:
+    return "\n".join([f"{when}:", *(f"  {trace.kind}: {trace.name}" for trace in left)])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -87,7 +128,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
     """The session's directories; torn down last of all, when nothing may remain."""
-    root = Path(tempfile.mkdtemp(prefix="k8e-t-", dir="/tmp"))
+    root = Path(tempfile.mkdtemp(prefix="t-", dir=os.environ.get(RUN_DIR_VARIABLE, "/tmp")))
     # Sandboxes run as nobody in particular: their paths must be passable, though not listable, for others.
     root.chmod(0o711)
     book = Ledger(root=root, before=collect(str(root)))
@@ -96,20 +137,26 @@ def ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
     if request.config.getoption("--no-leak-check"):
         return
     if left := [*book.left_over(book.before, lent_too=True), *sorted(nft_tables() - tables)]:
-        _fail("left on the host at the end of the session", left)
+        raise LeftBySession(_listed("left on the host at the end of the session", left))
     shutil.rmtree(root, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest, ledger: Ledger) -> Iterator[None]:
     """Compare the host before and after each test."""
-    before = ledger.now()
+    look = collect if _can_leave_traces(request) else of_this_process
+    before = ledger.now(look)
     yield
     if request.config.getoption("--no-leak-check"):
         return
-    if left := ledger.left_over(before):
-        _fail("the test left on the host", left)
+    if left := ledger.left_over(before, look):
+        pytest.fail(_listed("the test left on the host", left), pytrace=False)
     ledger.clear()
+
+
+def _can_leave_traces(request: pytest.FixtureRequest) -> bool:
+    """Whether a test can make mounts, control groups, daemons and the like: all can that are not of pure code."""
+    return _PURE not in request.path.parents or not _DIRECTORIES.isdisjoint(request.fixturenames)
 
 
 @pytest.fixture(scope="session")

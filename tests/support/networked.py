@@ -28,6 +28,7 @@ from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support import named_daemon
 from tests.support.cells import Cell, CellFactory, open_cell
 from tests.support.leaks import Lend
+from tests.support.prepared_images import use_prepared_images
 from tests.support.upstreams import Upstream, upstream
 
 __all__ = ["HTTPS", "TALK", "World", "far", "networked", "reaching", "serve_files", "world"]
@@ -55,7 +56,7 @@ async def world(host: Provisioned, lend: Lend, anyio_backend: object) -> AsyncIt
     server = ServerSettings(data_dir=data_dir)
     settings = EngineSettings(
         data_dir=data_dir / "engine",
-        pool=PoolSettings(min=1, max=4),
+        pool=PoolSettings(min=1, max=2),
         egress=egress_settings(server, registries),
     )
     daemon = named_daemon.start(data_dir)
@@ -64,6 +65,7 @@ async def world(host: Provisioned, lend: Lend, anyio_backend: object) -> AsyncIt
     reaper.start()
     files = bundle_file(data_dir, registries)
     async with EgressClient.open(data_dir, trust=registries.ca_bundle) as network:
+        use_prepared_images(data_dir)
         substrate = LocalSubstrate(local_settings(server, host, files=files), network)
         async with Engine.open(settings, substrate, FileSealer(data_dir / "secrets.key")) as engine:
             yield World(engine, data_dir)

@@ -12,17 +12,21 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from k8e.client import SandboxClient
 from k8e.client.discovery import Target, discover
 from k8e.setup.provision import Provisioned
-from tests.support.engines import TOOLS_DIR
 from tests.support.leaks import Lend
+from tests.support.places import TOOLS_DIR
+from tests.support.prepared_images import use_prepared_images
 
-__all__ = ["Server", "client", "server"]
+__all__ = ["NO_POOL", "Server", "client", "server"]
 
+NO_POOL: Final = ("--pool-min", "0", "--pool-max", "0")
+"""For servers whose pool no test looks at: nothing is booted that nobody claims."""
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.01
 
@@ -48,6 +52,7 @@ class Server:
         return self._process.pid
 
     def start(self) -> None:
+        use_prepared_images(self.data_dir)
         argv = [sys.executable, "-m", "k8e", "server", "--data-dir", str(self.data_dir), *self._flags]
         with (self.data_dir / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -107,7 +112,7 @@ class Server:
 @pytest.fixture(scope="session")
 def server(host: Provisioned, lend: Lend) -> Iterator[Server]:
     """One server for all tests that only want to talk to one."""
-    server = Server(lend("server"), "--pool-min", "1")
+    server = Server(lend("server"), "--pool-min", "1", "--pool-max", "2")
     server.start()
     yield server
     server.destroy()

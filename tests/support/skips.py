@@ -1,16 +1,48 @@
-"""A pytest plugin: `--no-skips` makes a skipped test a failed one, so that CI cannot pass by lacking something."""
+"""A pytest plugin: what this host cannot run is skipped with the reason; with `--no-skips` that is a failure, as in CI."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
-__all__ = ["pytest_addoption", "pytest_runtest_makereport"]
+from k8e.model import Runtime
+from k8e.setup.provision import notes
+from tests.support.places import TOOLS_DIR
+
+__all__ = ["needs_root", "pytest_addoption", "pytest_collection_modifyitems", "pytest_runtest_makereport"]
+
+_TESTS = Path(__file__).resolve().parents[1]
+_REAL_SANDBOXES = [_TESTS / name for name in ("clients", "contract", "install", "kernel", "security", "soak")]
+"""Folders whose tests make namespaces, mounts and control groups."""
+
+
+def needs_root(why: str) -> pytest.MarkDecorator:
+    """For single tests of other folders."""
+    return pytest.mark.skipif(os.geteuid() != 0, reason=f"needs root: {why}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="a skipped test counts as failed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    is_root = os.geteuid() == 0
+    no_gvisor = notes(TOOLS_DIR).get("gvisor", "").partition("\n")[0]
+    for item in items:
+        if not is_root and any(item.path.is_relative_to(folder) for folder in _REAL_SANDBOXES):
+            item.add_marker(pytest.mark.skip(reason="needs root: it makes real sandboxes"))
+        elif is_root and no_gvisor and _starts_gvisor(item):
+            item.add_marker(pytest.mark.skip(reason=f"needs gVisor, and set-up could not get it: {no_gvisor}"))
+
+
+def _starts_gvisor(item: pytest.Item) -> bool:
+    """Whatever makes sandboxes on this host takes the default runtime, unless its parameters name another."""
+    assert isinstance(item, pytest.Function)
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "host" in item.fixturenames and Runtime.CONTAINER not in parameters
 
 
 @pytest.hookimpl(wrapper=True)

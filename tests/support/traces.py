@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Trace", "collect", "nft_tables"]
+__all__ = ["Trace", "collect", "nft_tables", "of_this_process"]
 
 CGROUPS = Path("/sys/fs/cgroup")
 GROUP_ROOT = "k8e"
@@ -143,6 +143,11 @@ def collect(root: str) -> frozenset[Trace]:
         *_mounts(root, points), *_groups(points), *_loops(root), *_processes(root), *_sockets(root),
         *_open_files(root), *_children(root), *_namespaces(), *_links(), *_sandboxes(root),
     ])  # fmt: skip
+
+
+def of_this_process(root: str) -> frozenset[Trace]:
+    """Only what belongs to the tests' own process, which takes a tenth of the time of everything."""
+    return frozenset([*_open_files(root), *_children(root)])
 
 
 def nft_tables() -> frozenset[Trace]:

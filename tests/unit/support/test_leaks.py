@@ -8,13 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.eventually import eventually
 from tests.support.leaks import Ledger
+from tests.support.skips import needs_root
 
 PATIENCE_S = 60.0
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount and to make control groups")
+by_root = needs_root("mounts, and makes control groups")
 
 
 def _kinds(ledger: Ledger) -> set[str]:
@@ -50,7 +49,7 @@ def test_the_directory_of_a_sandbox_is_seen(ledger: Ledger, data_dir: Path) -> N
     sandbox.rmdir()
 
 
-@needs_root
+@by_root
 def test_a_mount_is_seen(ledger: Ledger, data_dir: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "k8e-test", str(data_dir)], check=True, timeout=PATIENCE_S)
     try:
@@ -60,7 +59,7 @@ def test_a_mount_is_seen(ledger: Ledger, data_dir: Path) -> None:
     assert "mount" not in _kinds(ledger)
 
 
-@needs_root
+@by_root
 def test_a_control_group_is_seen(ledger: Ledger) -> None:
     hierarchy = next(Path("/sys/fs/cgroup").glob("**/cgroup.procs")).parent
     group = hierarchy / "k8e" / f"leak-test-{os.getpid()}"
