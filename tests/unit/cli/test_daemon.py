@@ -17,6 +17,7 @@ from k8e.cli.running import ensure_running, is_running, ready_pid
 from k8e.client.errors import SandboxError, ServerFailed, Unreachable
 from k8e.errors import Conflict
 from k8e.server import locked, make_directories
+from tests.support.skips import needs_root
 
 Started = list["subprocess.Popen[bytes]"]
 PATIENCE_S = 60.0
@@ -95,6 +96,7 @@ def test_a_server_that_dies_at_start_is_an_error_with_the_end_of_its_log(
         daemon.start(tmp_path, {})
 
 
+@needs_root("anybody else is told so first")
 def test_a_data_directory_that_cannot_be_used_is_said_clearly(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SandboxError, match="file"):

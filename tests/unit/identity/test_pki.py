@@ -12,6 +12,7 @@ import pytest
 from cryptography import x509
 
 from k8e.identity.pki import ensure_server_certificate, host_names
+from tests.support.skips import needs_root
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 NAMES = ["localhost", "127.0.0.1", "::1"]
@@ -77,6 +78,7 @@ def test_a_damaged_one_is_made_anew(tmp_path: Path, name: str) -> None:
     assert ensure_server_certificate(tmp_path, names=NAMES, now=NOW) == renewed
 
 
+@needs_root("gives an interface addresses")
 def test_every_address_of_an_interface_is_a_name() -> None:
     script = 'ip link set lo up && ip addr add 10.9.0.1/24 dev lo && ip addr add 10.9.0.2/24 dev lo && exec $0 -c "$1"'
     program = "from k8e.identity.pki import interface_addresses as found; print(*found())"

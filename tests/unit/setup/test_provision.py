@@ -12,6 +12,9 @@ from k8e.errors import HostUnsupported
 from k8e.setup import packages, provision
 from k8e.setup.provision import ensure, notes
 from k8e.setup.report import Reporter, Silent
+from tests.support.skips import needs_root
+
+by_root = needs_root("set-up installs programs")
 
 
 @pytest.fixture
@@ -28,6 +31,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return attempts
 
 
+@by_root
 def test_what_cannot_be_had_is_noted_and_the_rest_goes_on(tmp_path: Path, tried: list[str]) -> None:
     done = ensure(tmp_path, Silent(), env={})
     assert done.notes == {"gvisor": "no origin worked"} == notes(tmp_path)
@@ -35,6 +39,7 @@ def test_what_cannot_be_had_is_noted_and_the_rest_goes_on(tmp_path: Path, tried:
     assert done.bundle.path.is_dir()
 
 
+@by_root
 def test_a_known_failure_is_not_tried_again_unless_asked(tmp_path: Path, tried: list[str]) -> None:
     ensure(tmp_path, Silent(), env={})
     ensure(tmp_path, Silent(), env={})
@@ -43,6 +48,7 @@ def test_a_known_failure_is_not_tried_again_unless_asked(tmp_path: Path, tried: 
     assert tried == ["gvisor", "gvisor"]
 
 
+@by_root
 def test_another_attempt_forgets_old_failures(
     tmp_path: Path, tried: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +70,7 @@ def test_without_root_everything_that_is_missing_is_said_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
+@by_root
 def test_a_data_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(HostUnsupported, match="--data-dir"):
@@ -81,6 +88,7 @@ class Waiting:
             self.heard.set()
 
 
+@by_root
 def test_two_set_ups_wait_for_each_other(tmp_path: Path, tried: list[str]) -> None:
     tools = provision.tools_dir(tmp_path)
     tools.mkdir(parents=True)

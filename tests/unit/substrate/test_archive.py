@@ -15,6 +15,9 @@ import pytest
 
 from k8e.errors import InvalidSpec
 from k8e.substrate.local.images import archive
+from tests.support.skips import needs_root
+
+pytestmark = needs_root("files of an image belong to its own users")
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 

@@ -10,6 +10,9 @@ import pytest
 
 from k8e.errors import InvalidSpec
 from k8e.substrate.local.images import layer
+from tests.support.skips import needs_root
+
+pytestmark = needs_root("files of an image belong to its own users")
 
 
 def _archive(*members: tuple[str, bytes | str | None, bytes]) -> tarfile.TarFile:
