@@ -18,6 +18,7 @@ pytest_plugins = [
     "tests.support.leaks",
     "tests.support.skips",
     "tests.support.engines",
+    "tests.support.restartable_engine",
     "tests.support.servers",
     "tests.support.networked",
 ]

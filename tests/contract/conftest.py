@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from k8e.engine.engine import Engine
 from tests.support.cells import OWNER, Cell
 
 __all__ = ["kill_sandbox", "wheel"]
@@ -34,11 +33,11 @@ def wheel() -> bytes:
 
 
 @pytest.fixture
-def kill_sandbox(engine: Engine) -> Callable[[Cell], None]:
+def kill_sandbox() -> Callable[[Cell], None]:
     """Kills every process of a session's sandbox, as the host's OOM killer would."""
 
     def kill(cell: Cell) -> None:
-        sandbox = engine.get_session(OWNER, cell.id).sandbox
+        sandbox = cell.engine.get_session(OWNER, cell.id).sandbox
         mine = f"k8e/{sandbox}/*/cgroup.procs"  # not every group of the host: others come and go meanwhile
         for procs in [path for under in (mine, f"*/{mine}") for path in Path("/sys/fs/cgroup").glob(under)]:
             for pid in procs.read_text().split():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -15,6 +16,7 @@ from k8e.errors import NotFound
 from k8e.model import Command, Outcome, Reason, Runtime, Shell
 from tests.support.calls import StraightCall, as_uid
 from tests.support.cells import OWNER, Cell, CellFactory
+from tests.support.remembered import remembers
 
 pytestmark = pytest.mark.anyio
 
@@ -107,15 +109,26 @@ async def test_an_end_that_was_read_but_not_told_can_be_asked_for_again(cell: Ce
     await first.close()
 
 
+async def _ended(cell: Cell) -> list[str]:
+    """The commands of which the session's events say that they have ended."""
+    events = [json.loads(event) for event in await cell.engine.events(OWNER, cell.id)]
+    return [event["exec_id"] for event in events if event["event"] == "exec.ended"]
+
+
 @pytest.mark.parametrize("rpc", ["Exec", "ExecStream", "ExecAttach"])
 async def test_an_end_that_was_told_is_forgotten(cell: Cell, rpc: str) -> None:
     """Else every command would leave something in its sandbox."""
+    untold = await cell.engine.open_exec(OWNER, cell.id, Command(what=Shell("exit 3")))
+    async for item in untold:
+        assert isinstance(item, Outcome)
     request = pb.ExecRequest(session_id=cell.id, command="exit 3")
 
     async def inputs() -> AsyncIterator[pb.ExecInput]:
         yield pb.ExecInput(start=request)
 
     await getattr(ExecRpcs(cell.engine), rpc)(as_uid(0), inputs() if rpc == "ExecAttach" else request)
-    await cell.engine.processes(OWNER, cell.id)
-    link = await cell.engine._sessions.find(OWNER, cell.id).live_box().link()
-    assert (await link.call("execs"))["execs"] == []
+    first, told = await _ended(cell)
+    assert first == untold.exec_id
+    assert not await remembers(cell, told)
+    assert await remembers(cell, untold.exec_id), "the control"
+    await untold.close()

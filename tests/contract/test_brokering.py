@@ -8,59 +8,74 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from k8e.engine.engine import Engine
-from k8e.engine.store import Change, Store
+from k8e.engine.substrate import Substrate
 from k8e.errors import SandboxFailed
 from k8e.lifecycle import Phase
 from k8e.model import Brokered, Grant, Runtime, SandboxId
-from tests.support.cells import OWNER, CellFactory
+from k8e.substrate.local.substrate import LocalSubstrate
+from tests.support.cells import OWNER, Cell, open_cell
+from tests.support.restartable_engine import OwnSandboxes, RestartableEngine, Write
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=[Runtime.CONTAINER], ids=str)
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    """One is enough: what is tested here is the engine's, and does not depend on how a sandbox is isolated."""
+    chosen: Runtime = request.param
+    return chosen
+
 
 BROKERED = (Brokered(secret_name="brokered", key="token", env_var="TOKEN", host="api.example"),)
 OLD, NEW = "the-value-at-first", "the-value-afterwards"
 
 
-class Grants:
-    """What the network was told last, for each sandbox."""
+class Grants(OwnSandboxes):
+    """Notes what the network was told last for each sandbox, and refuses where the test wants it."""
 
-    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, shared: Substrate) -> None:
+        super().__init__(shared)
         self.values: dict[SandboxId, list[str]] = {}
         self.refused: set[SandboxId] = set()
-        self._set_grants = engine._sessions.brokering._set_grants
-        monkeypatch.setattr(engine._sessions.brokering, "_set_grants", self._tell)
 
-    async def _tell(self, sandbox: SandboxId, grants: tuple[Grant, ...]) -> str:
+    async def set_grants(self, sandbox: SandboxId, grants: tuple[Grant, ...]) -> str:
         if sandbox in self.refused:
             raise SandboxFailed("network: set_grants", "as the test wants it")
-        certificate = await self._set_grants(sandbox, grants)
+        certificate = await self._shared.set_grants(sandbox, grants)
         self.values[sandbox] = [grant.value for grant in grants]
         return certificate
 
-    def of(self, engine: Engine, session_id: str) -> list[str]:
-        sandbox = engine.get_session(OWNER, session_id).sandbox
+    def of(self, cell: Cell) -> list[str]:
+        sandbox = cell.engine.get_session(OWNER, cell.id).sandbox
         assert sandbox is not None
         return self.values[sandbox]
 
 
 @pytest.fixture
-async def grants(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Grants]:
-    await engine.set_secret(OWNER, "brokered", "token", OLD.encode())
-    yield Grants(engine, monkeypatch)
-    await engine.delete_secret(OWNER, "brokered")
+def grants(restartable: RestartableEngine, engine_substrate: LocalSubstrate) -> Grants:
+    restartable.substrate = grants = Grants(engine_substrate)
+    return grants
 
 
-def _before_it_is_active(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaitable[object]]) -> None:
-    """When the next session has been given its secrets and is about to be usable."""
-    commit, times = Store.commit, list[int]()
+@pytest.fixture
+async def own(restartable: RestartableEngine, grants: Grants) -> AsyncIterator[Engine]:
+    """An engine that has the secret, and no other session than the test's."""
+    async with restartable.open() as engine:
+        await engine.set_secret(OWNER, "brokered", "token", OLD.encode())
+        yield engine
 
-    async def act_first(store: Store, *changes: Change) -> None:
-        starts = (change.sql.startswith("UPDATE sessions SET phase") for change in changes)
-        if any(starts) and changes[0].values[0] is Phase.ACTIVE and not times:
-            times.append(1)
+
+def _before_it_is_active(restartable: RestartableEngine, engine: Engine, act: Callable[[], Awaitable[object]]) -> None:
+    """When the first session has been given its secrets and is about to be usable."""
+    usual = restartable.at_writing
+
+    async def act_first(write: Write) -> None:
+        if engine.list_sessions(OWNER, Phase.ACTIVE):
+            restartable.at_writing = usual
             await act()
-        await commit(store, *changes)
+        await write()
 
-    monkeypatch.setattr(Store, "commit", act_first)
+    restartable.at_writing = act_first
 
 
 async def _change(engine: Engine) -> None:
@@ -74,10 +89,9 @@ async def _delete(engine: Engine) -> None:
 @pytest.mark.parametrize(("act", "value"), [(_change, NEW), (_delete, "")], ids=["changed", "deleted"])
 async def test_a_secret_that_changes_while_a_session_is_made_is_what_it_gets(
     runtime: Runtime,
-    cells: CellFactory,
-    engine: Engine,
+    restartable: RestartableEngine,
+    own: Engine,
     grants: Grants,
-    monkeypatch: pytest.MonkeyPatch,
     act: Callable[[Engine], Awaitable[None]],
     value: str,
 ) -> None:
@@ -85,41 +99,42 @@ async def test_a_secret_that_changes_while_a_session_is_made_is_what_it_gets(
 
     async def look_and_act() -> None:
         seen.extend(grants.values.values())
-        await act(engine)
+        await act(own)
 
-    _before_it_is_active(monkeypatch, look_and_act)
-    async with cells(runtime, brokered=BROKERED) as cell:
+    _before_it_is_active(restartable, own, look_and_act)
+    async with open_cell(own, runtime, brokered=BROKERED) as cell:
         assert seen == [[OLD]], "the control: it had been given what it was"
-        assert grants.of(engine, cell.id) == [value]
+        assert grants.of(cell) == [value]
 
 
 async def test_a_session_that_cannot_be_given_what_a_secret_is_now_is_not_made(
-    runtime: Runtime, cells: CellFactory, engine: Engine, grants: Grants, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, restartable: RestartableEngine, own: Engine, grants: Grants
 ) -> None:
-    before = engine.status().sessions
-
     async def change_and_break() -> None:
-        await _change(engine)
+        await _change(own)
         grants.refused.update(grants.values)
 
-    _before_it_is_active(monkeypatch, change_and_break)
+    _before_it_is_active(restartable, own, change_and_break)
     with pytest.raises(SandboxFailed, match="as the test wants it"):
-        async with cells(runtime, brokered=BROKERED):
+        async with open_cell(own, runtime, brokered=BROKERED):
             pass
-    assert engine.status().sessions == before
-    (sandbox,) = grants.values
+    assert own.status().sessions == 0
+    assert len(grants.values) == 1, "the control: it had been given what it was"
     async with asyncio.timeout(60):
-        while sandbox in await engine._substrate.survivors():
+        while await grants.survivors():
             await asyncio.sleep(0.01)
 
 
 async def test_a_session_that_cannot_be_told_of_a_change_keeps_it_from_no_other(
-    runtime: Runtime, cells: CellFactory, engine: Engine, grants: Grants
+    runtime: Runtime, own: Engine, grants: Grants
 ) -> None:
-    async with cells(runtime, brokered=BROKERED) as first, cells(runtime, brokered=BROKERED) as second:
-        assert grants.of(engine, second.id) == [OLD], "the control"
+    async with (
+        open_cell(own, runtime, brokered=BROKERED) as first,
+        open_cell(own, runtime, brokered=BROKERED) as second,
+    ):
+        assert grants.of(second) == [OLD], "the control"
         grants.refused.add(next(iter(grants.values)))
         with pytest.raises(SandboxFailed, match="as the test wants it"):
-            await _change(engine)
-        assert grants.of(engine, first.id) == [OLD]
-        assert grants.of(engine, second.id) == [NEW]
+            await _change(own)
+        assert grants.of(first) == [OLD]
+        assert grants.of(second) == [NEW]

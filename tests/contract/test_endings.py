@@ -1,24 +1,31 @@
-"""A session whose end has begun, on every runtime: it takes no more work, and takes along all that is its own."""
+"""A session whose end has begun: it takes no more work, and takes along all that is its own."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
 from k8e.engine.boxes import Box
 from k8e.engine.engine import Engine
-from k8e.engine.store import Change, Store
 from k8e.errors import Conflict, InvalidSpec, SandboxFailed, SandboxLost
 from k8e.lifecycle import Phase
 from k8e.model import Claim, Limits, Runtime, SandboxId, SessionSpec
-from tests.support.cells import OWNER, Cell, CellFactory
+from tests.support.cells import OWNER, Cell, CellFactory, open_cell
+from tests.support.descriptors import descriptors
+from tests.support.restartable_engine import RestartableEngine, Write
+from tests.support.sandbox_traces import is_gone
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=[Runtime.CONTAINER], ids=str)
+def runtime(request: pytest.FixtureRequest) -> Runtime:
+    """One is enough: what is tested here is the engine's, and does not depend on how a sandbox is isolated."""
+    chosen: Runtime = request.param
+    return chosen
 
 
 def _names(engine: Engine) -> set[str]:
@@ -94,34 +101,34 @@ async def test_a_session_that_could_not_be_ended_can_be_used_and_ended_later(
 
 
 async def test_a_session_destroyed_in_the_moment_it_comes_to_be_leaves_no_sandbox(
-    runtime: Runtime, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, restartable: RestartableEngine
 ) -> None:
-    commit, sandboxes, written, may_go = Store.commit, list[SandboxId](), asyncio.Event(), asyncio.Event()
+    sandboxes, written, may_go = restartable.substrate, asyncio.Event(), asyncio.Event()
+    spec = SessionSpec(runtime=runtime, session_id="short-lived", limits=Limits(cpus=0.5))
+    async with restartable.open() as engine:
 
-    async def wait_when_active(store: Store, *changes: Change) -> None:
-        await commit(store, *changes)
-        for change in changes:
-            if change.sql.startswith("INSERT INTO sessions"):
-                sandboxes.append(SandboxId(str(change.values[2])))
-            if change.sql.startswith("UPDATE sessions SET phase") and change.values[0] is Phase.ACTIVE:
+        async def wait_when_active(write: Write) -> None:
+            is_its_beginning = bool(engine.list_sessions(OWNER, Phase.ACTIVE)) and not written.is_set()
+            await write()
+            if is_its_beginning:
                 written.set()
                 await may_go.wait()
 
-    monkeypatch.setattr(Store, "commit", wait_when_active)
-    spec = SessionSpec(runtime=runtime, session_id="short-lived", limits=Limits(cpus=0.5))
-    creating = asyncio.ensure_future(engine.create_session(OWNER, spec))
-    await written.wait()
-    assert sandboxes[0] in await engine._substrate.survivors(), "the control"
-    await engine.destroy_session(OWNER, "short-lived")
-    may_go.set()
-    with pytest.raises(SandboxLost, match="Gone"):
-        await creating
-    assert len(sandboxes) == 1, "no other sandbox is tried for a session that is gone"
-    assert sandboxes[0] not in await engine._substrate.survivors()
+        restartable.at_writing = wait_when_active
+        creating = asyncio.ensure_future(engine.create_session(OWNER, spec))
+        await written.wait()
+        assert await sandboxes.survivors() == set(sandboxes.made) != set(), "the control"
+        await engine.destroy_session(OWNER, "short-lived")
+        may_go.set()
+        with pytest.raises(SandboxLost, match="Gone"):
+            await creating
+        assert len(sandboxes.made) == 1, "no other sandbox is tried for a session that is gone"
+        assert all(is_gone(sandboxes.data_dir, sandbox) for sandbox in sandboxes.made)
+        assert await sandboxes.survivors() == set()
 
 
 async def test_the_name_of_a_session_that_could_not_be_made_is_free_when_nothing_of_it_is_left(
-    runtime: Runtime, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, restartable: RestartableEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure, destroy, refused = Box.configure, Box.destroy, set[SandboxId]()
     removing, may_go = asyncio.Event(), asyncio.Event()
@@ -139,62 +146,97 @@ async def test_the_name_of_a_session_that_could_not_be_made_is_free_when_nothing
         await destroy(box)
 
     spec = SessionSpec(runtime=runtime, session_id="same-again", tenant="same-again")
-    with monkeypatch.context() as patched:
-        patched.setattr(Box, "configure", refuse_workspaces)
-        patched.setattr(Box, "destroy", wait_first)
-        creating = asyncio.ensure_future(engine.create_session(OWNER, spec))
-        await removing.wait()
-        with pytest.raises(Conflict, match="already exists"):
-            await engine.create_session(OWNER, spec)
-        may_go.set()
-        with pytest.raises(InvalidSpec, match="as the test wants it"):
-            await creating
-    await engine.create_session(OWNER, spec)
-    assert engine._store.rows("SELECT * FROM sessions WHERE session_id='same-again'")
-    await engine.destroy_session(OWNER, "same-again")
-    await engine.delete_workspace(OWNER, "same-again")
+    async with restartable.open() as engine:
+        with monkeypatch.context() as patched:
+            patched.setattr(Box, "configure", refuse_workspaces)
+            patched.setattr(Box, "destroy", wait_first)
+            creating = asyncio.ensure_future(engine.create_session(OWNER, spec))
+            await removing.wait()
+            with pytest.raises(Conflict, match="already exists"):
+                await engine.create_session(OWNER, spec)
+            may_go.set()
+            with pytest.raises(InvalidSpec, match="as the test wants it"):
+                await creating
+        made = await engine.create_session(OWNER, spec)
+    async with restartable.open() as engine:
+        known = engine.get_session(OWNER, "same-again")
+        assert (known.phase, known.sandbox) == (Phase.ACTIVE, made.sandbox)
+        await engine.destroy_session(OWNER, "same-again")
+        await engine.delete_workspace(OWNER, "same-again")
 
 
 async def test_a_transcript_that_is_asked_for_at_the_very_end_leaves_no_directory(
-    runtime: Runtime, cells: CellFactory, engine_dir: Path, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, restartable: RestartableEngine
 ) -> None:
-    async with cells(runtime) as cell:
+    async with restartable.open() as engine, open_cell(engine, runtime) as cell:
         await cell.sh("echo kept")
-        directory = engine_dir / "sessions" / str(cell.engine.get_session(OWNER, cell.id).sandbox)
+        directory, seen = restartable.kept(cell), list[str]()
         assert directory.is_dir(), "the control"
-        commit, seen = Store.commit, list[str]()
 
-        async def look_before_it_is_forgotten(store: Store, *changes: Change) -> None:
-            if any(change.sql.startswith("DELETE FROM sessions") and cell.id in change.values for change in changes):
-                seen.append(cell.engine.transcript(OWNER, cell.id).output)
-            await commit(store, *changes)
+        async def look_before_it_is_forgotten(write: Write) -> None:
+            if not directory.exists():
+                seen.append(engine.transcript(OWNER, cell.id).output)
+            await write()
 
-        monkeypatch.setattr(Store, "commit", look_before_it_is_forgotten)
-        assert "kept" in cell.engine.transcript(OWNER, cell.id).output
-        await cell.engine.destroy_session(OWNER, cell.id)
-        assert seen == [""]
+        restartable.at_writing = look_before_it_is_forgotten
+        assert "kept" in engine.transcript(OWNER, cell.id).output
+        await engine.destroy_session(OWNER, cell.id)
+        assert set(seen) == {""}
         assert not directory.exists()
 
 
 async def test_a_session_that_could_not_be_removed_is_removed_later(
-    runtime: Runtime, cells: CellFactory, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, restartable: RestartableEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with cells(runtime) as cell:
-        sandbox, destroy, failing = cell.engine.get_session(OWNER, cell.id).sandbox, Box.destroy, True
+    again_after, destroy, tried, is_failing = (
+        "k8e.engine.sessions._AGAIN_S",
+        Box.destroy,
+        list[SandboxId | None](),
+        True,
+    )
 
-        async def fail_first(box: Box) -> None:
-            if failing and box.id == sandbox:  # the pool's own come and go meanwhile
-                raise SandboxFailed("remove it", "the test says no")
-            await destroy(box)
+    async def fail_first(box: Box) -> None:
+        tried.append(box.id)
+        if is_failing and box.id == sandbox:
+            raise SandboxFailed("remove it", "the test says no")
+        await destroy(box)
 
+    async with (
+        restartable.open(reap_every_s=0.01) as engine,
+        open_cell(engine, Runtime.CONTAINER) as other,
+        open_cell(engine, runtime) as cell,
+    ):
+        sandbox = engine.get_session(OWNER, cell.id).sandbox
         monkeypatch.setattr(Box, "destroy", fail_first)
+        monkeypatch.setattr(again_after, 3600.0)
         with pytest.raises(SandboxFailed, match="it will be tried again"):
-            await cell.engine.destroy_session(OWNER, cell.id)
-        failing = False
-        cell.engine._sessions.reap(time.time())  # the control: not at once
-        await asyncio.sleep(0)
-        assert cell.id in _names(cell.engine)
-        cell.engine._sessions.reap(time.time() + 60)
-        async with asyncio.timeout(60):
-            while cell.id in _names(cell.engine):
-                await asyncio.sleep(0.01)
+            await engine.destroy_session(OWNER, cell.id)
+        await engine.extend_session(OWNER, other.id, ttl_s=0.01)
+        await _until_gone(other)
+        assert tried.count(sandbox) == 1, "the control: not at once, though the reaper has looked"
+        monkeypatch.setattr(again_after, 0.0)
+        with pytest.raises(SandboxFailed, match="it will be tried again"):
+            await engine.destroy_session(OWNER, cell.id)
+        assert cell.id in _names(engine)
+        is_failing = False
+        await _until_gone(cell)
+
+
+async def _until_gone(cell: Cell) -> None:
+    async with asyncio.timeout(60):
+        while cell.id in _names(cell.engine):
+            await asyncio.sleep(0.01)
+
+
+async def test_an_engine_that_ends_by_an_error_keeps_no_file_open(restartable: RestartableEngine) -> None:
+    def open_files() -> list[str]:
+        return [target for _, target in descriptors() if target.startswith(str(restartable.directory))]
+
+    async def begin_and_fail() -> None:
+        async with restartable.open():
+            assert open_files(), "the control"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await begin_and_fail()
+    assert open_files() == []

@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -28,12 +27,11 @@ from k8e.model import (
     SessionSpec,
     Verdict,
 )
-from k8e.server import local_settings
-from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned
+from k8e.substrate.local.layout import SandboxPaths
 from k8e.substrate.local.runtimes.gvisor import Gvisor
-from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support.cells import OWNER, Cell, CellFactory
+from tests.support.engines import substrate_for
 from tests.support.networked import HTTPS, TALK, World, serve_files
 from tests.support.upstreams import Upstream
 
@@ -85,21 +83,23 @@ async def test_an_added_host_works_at_once(reaching: Cell) -> None:
 
 
 async def test_a_gvisor_without_a_stack_of_its_own_uses_the_namespaces(
-    world: World, networked: CellFactory, far: Upstream
+    world: World, networked: CellFactory, far: Upstream, host: Provisioned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.names({"allowed.example": far.address, "other.example": far.address})
-    driver = cast("LocalSubstrate", world.engine._substrate)._drivers[Runtime.GVISOR]
-    assert isinstance(driver, Gvisor)
+    assert host.runsc is not None
+    older, argv = Gvisor(Path(host.runsc.path)), Gvisor.argv
+    assert older.fall_back()
+
+    def as_the_older(_driver: Gvisor, paths: SandboxPaths, *, has_network: bool) -> list[str]:
+        return argv(older, paths, has_network=has_network)
+
+    monkeypatch.setattr(Gvisor, "argv", as_the_older)
     own = Limits(memory_bytes=384 * MIB)  # a template of its own, so that no sandbox of another test is claimed
-    try:
-        assert driver.fall_back()
-        async with networked(Runtime.GVISOR, allowed_hosts=(f"allowed.example:{TALK}",), limits=own) as cell:
-            assert b"gVisor" in (await cell.sh("dmesg")).stdout
-            assert await _reaches(cell, "allowed.example")
-            assert not await _reaches(cell, "other.example")
-            assert not await _reaches(cell, far.address)
-    finally:
-        driver._stack = 0
+    async with networked(Runtime.GVISOR, allowed_hosts=(f"allowed.example:{TALK}",), limits=own) as cell:
+        assert b"gVisor" in (await cell.sh("dmesg")).stdout
+        assert await _reaches(cell, "allowed.example")
+        assert not await _reaches(cell, "other.example")
+        assert not await _reaches(cell, far.address)
 
 
 async def test_a_removed_hosts_open_connection_is_cut(reaching: Cell) -> None:
@@ -205,16 +205,15 @@ async def test_git_clones_over_https_with_only_the_default_list(
 async def test_a_changed_list_is_still_in_force_after_a_restart(
     runtime: Runtime, host: Provisioned, data_dir: Path, far: Upstream
 ) -> None:
-    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0))
+    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0))
     async with EgressClient.open(data_dir) as network:
-        local = local_settings(ServerSettings(data_dir=data_dir), host)
-        async with Engine.open(settings, LocalSubstrate(local, network)) as engine:
+        async with Engine.open(settings, substrate_for(data_dir, host, network)) as engine:
             session = await engine.create_session(OWNER, SessionSpec(runtime=runtime))
             cell = Cell(engine, session.session_id)
             assert not await _reaches(cell, far.address)
             await engine.update_hosts(OWNER, cell.id, hosts=[f"{far.address}:{TALK}"])
             assert await _reaches(cell, far.address)
-        async with Engine.open(settings, LocalSubstrate(local, network)) as engine:
+        async with Engine.open(settings, substrate_for(data_dir, host, network)) as engine:
             cell = Cell(engine, session.session_id)
             assert engine.get_session(OWNER, cell.id).allowed_hosts == (f"{far.address}/32:{TALK}",)
             assert await _reaches(cell, far.address)

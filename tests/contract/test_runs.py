@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.service.runs import RunRpcs
 from k8e.engine.execs import Output
-from k8e.engine.store import Change, Store
 from k8e.errors import Conflict, NotFound, StoreFailed
-from k8e.model import MIB, Code, Command, Language, Limits, Outcome, OwnerId, Reason, Runtime, Shell, Status
+from k8e.model import (
+    MIB,
+    Code,
+    Command,
+    Language,
+    Limits,
+    Outcome,
+    OwnerId,
+    Reason,
+    Runtime,
+    SessionSpec,
+    Shell,
+    Status,
+)
 from tests.support.calls import as_uid
 from tests.support.cells import OWNER, Cell, CellFactory
+from tests.support.remembered import remembers
+from tests.support.restartable_engine import RestartableEngine, Write
 
 pytestmark = pytest.mark.anyio
 
@@ -133,44 +148,49 @@ async def test_whoever_is_attached_to_a_run_gets_its_exit_when_the_session_ends(
         assert (last.exit.reason, last.exit.truncated) == (Reason.SANDBOX_LOST, True)
 
 
-class _BrokenStore:
-    """Refuses to write down the end of a run as often as told, and then does."""
+class _Refusal:
+    """A disk that is full as often as told, and then has room again."""
 
-    def __init__(self, store: Store, *, times: int) -> None:
-        self._commit = store.commit
+    def __init__(self, *, times: int) -> None:
         self._times = times
 
-    async def commit(self, *changes: Change) -> None:
-        if self._times and any("SET outcome" in change.sql for change in changes):
+    async def __call__(self, write: Write) -> None:
+        if self._times:
             self._times -= 1
             raise StoreFailed("the disk is full")
-        await self._commit(*changes)
+        await write()
 
 
 @pytest.mark.parametrize(("times", "is_written"), [(0, True), (2, True), (1000, False)])
 async def test_the_end_of_a_run_is_the_true_one_whether_it_can_be_written_down_or_not(
-    cell: Cell, monkeypatch: pytest.MonkeyPatch, times: int, is_written: bool
+    runtime: Runtime, restartable: RestartableEngine, monkeypatch: pytest.MonkeyPatch, times: int, is_written: bool
 ) -> None:
-    store = cell.engine._store
     monkeypatch.setattr("k8e.engine.runs._END_WRITTEN_AFTER_S", (0.0,) * 5)
-    monkeypatch.setattr(store, "commit", _BrokenStore(store, times=times).commit)
-    run_id = await _start(cell, "echo out; exit 3")
-    async with asyncio.timeout(60):
-        outcome = await _end(cell, run_id)
-    assert (outcome.status, outcome.exit_code) == (Status.COMPLETED, 3)
-    assert cell.engine.poll_run(OWNER, run_id).outcome == outcome
-    (row,) = store.rows("SELECT outcome FROM runs WHERE id=?", (run_id,))
-    assert bool(row["outcome"]) is is_written
-    # What is not written down here must be kept where the next server can ask for it.
-    await cell.engine.processes(OWNER, cell.id)
-    link = await cell.engine._sessions.find(OWNER, cell.id).live_box().link()
-    assert [each["id"] for each in (await link.call("execs"))["execs"]] == ([] if is_written else [run_id])
+    writes = restartable.at_writing
+    # Nobody tends it: from the beginning of the run on, its end is all that there is to write down.
+    async with restartable.open(reap_every_s=3600.0) as engine:
+        cell = Cell(engine, (await engine.create_session(OWNER, SessionSpec(runtime=runtime))).session_id)
+        run_id = await _start(cell, "until [ -e /workspace/go ]; do sleep 0.02; done; echo out; exit 3")
+        restartable.at_writing = _Refusal(times=times)
+        await cell.write("/workspace/go", b"")
+        async with asyncio.timeout(60):
+            outcome = await _end(cell, run_id)
+        assert (outcome.status, outcome.exit_code) == (Status.COMPLETED, 3)
+        assert engine.poll_run(OWNER, run_id).outcome == outcome
+        # What is not written down here must be kept where the next server can ask for it, and only that.
+        assert await remembers(cell, run_id) is not is_written
+    restartable.at_writing = writes
+    async with restartable.open() as engine, asyncio.timeout(60):
+        assert await _end(Cell(engine, cell.id), run_id) == outcome
+        assert engine.poll_run(OWNER, run_id).stdout == b"out\n"
 
 
-async def test_a_run_goes_on_to_its_end_when_its_output_cannot_be_kept(cell: Cell) -> None:
+async def test_a_run_goes_on_to_its_end_when_its_output_cannot_be_kept(cell: Cell, engine_dir: Path) -> None:
     run_id = await _start(cell, "until [ -e /workspace/go ]; do sleep 0.05; done; echo lost; exit 3")
-    cell.engine._runs.find(OWNER, run_id).path(1).symlink_to("/no/such/directory/file")
+    kept = engine_dir / "sessions" / str(cell.engine.get_session(OWNER, cell.id).sandbox) / run_id
+    (kept / "1").symlink_to("/no/such/directory/file")
     await cell.write("/workspace/go", b"")
-    assert (await _end(cell, run_id)).exit_code == 3
+    async with asyncio.timeout(60):
+        assert (await _end(cell, run_id)).exit_code == 3
     view = cell.engine.poll_run(OWNER, run_id)
     assert (view.status, view.truncated, view.stdout) == (Status.COMPLETED, True, b"")

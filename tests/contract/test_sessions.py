@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,6 +15,7 @@ from k8e.errors import Conflict, Denied, HostUnsupported, InvalidSpec, NotFound,
 from k8e.lifecycle import Phase
 from k8e.model import MIB, Claim, Command, Limits, Reason, Runtime, SessionSpec, Shell
 from tests.support.cells import OWNER, Cell, CellFactory
+from tests.support.restartable_engine import RestartableEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -215,15 +214,15 @@ async def _until_gone(engine: Engine, session_id: str) -> None:
 
 
 async def test_a_session_whose_first_sandbox_failed_is_written_down_with_the_second(
-    runtime: Runtime, cells: CellFactory, engine_dir: Path, monkeypatch: pytest.MonkeyPatch
+    runtime: Runtime, restartable: RestartableEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    configure, destroy, failed, again = Box.configure, Box.destroy, list[str](), asyncio.Event()
+    configure, destroy, again, sandboxes = Box.configure, Box.destroy, asyncio.Event(), restartable.substrate
 
     async def fail_once(box: Box, claim: Claim) -> None:
-        if not failed:
-            failed.append(box.id)
+        if [box.id] == sandboxes.made:
             raise SandboxFailed("configure", "as the test wants it")
-        again.set()
+        if box.id in sandboxes.made:
+            again.set()
         await configure(box, claim)
 
     async def leave_slowly(box: Box) -> None:
@@ -235,9 +234,11 @@ async def test_a_session_whose_first_sandbox_failed_is_written_down_with_the_sec
 
     monkeypatch.setattr(Box, "configure", fail_once)
     monkeypatch.setattr(Box, "destroy", leave_slowly)
-    async with cells(runtime, env={"WORD": "kept"}) as cell:
+    async with restartable.open() as engine:
+        spec = SessionSpec(runtime=runtime, env={"WORD": "kept"})
+        cell = Cell(engine, (await engine.create_session(OWNER, spec)).session_id)
         assert (await cell.sh("echo $WORD")).stdout == b"kept\n"
-        with contextlib.closing(sqlite3.connect(engine_dir / "engine.sqlite")) as written:
-            rows = written.execute("SELECT sandbox FROM sessions WHERE session_id=?", (cell.id,)).fetchall()
-    assert len(rows) == 1
-    assert rows[0][0] not in failed
+    _failed, second = sandboxes.made
+    async with restartable.open() as engine:
+        assert [(view.session_id, view.sandbox) for view in engine.list_sessions(OWNER)] == [(cell.id, second)]
+        assert (await Cell(engine, cell.id).sh("echo $WORD")).stdout == b"kept\n"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import select
 import signal
 import socket
-import sqlite3
 import struct
 import termios
 import threading
@@ -25,7 +25,7 @@ from k8e.egress.layout import Home
 from k8e.model import Runtime
 from k8e.setup.provision import Provisioned
 from tests.support.engines import RUNTIMES
-from tests.support.servers import Server
+from tests.support.servers import NO_POOL, Server
 from tests.support.upstreams import CLOSED, OPEN, Upstream
 
 _DOWNLOAD = 8082
@@ -56,7 +56,7 @@ print(total)
 
 @pytest.fixture
 def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    server = Server(data_dir, "--pool-min", "0")
+    server = Server(data_dir, *NO_POOL)
     server.start()
     yield server
     server.destroy()
@@ -243,7 +243,7 @@ def test_a_stop_keeps_the_network_of_sessions_and_destroying_takes_it_away(
 
 
 def test_a_server_without_sessions_takes_its_daemon_along(data_dir: Path, host: Provisioned) -> None:
-    server = Server(data_dir, "--pool-min", "0")
+    server = Server(data_dir, *NO_POOL)
     server.start()
     assert _daemon(server), "the control: it was there"
     assert server.stop() == 0
@@ -256,7 +256,7 @@ def test_what_died_while_nobody_looked_loses_its_network_at_the_next_start(morta
         sid = _session(client, far, Runtime.CONTAINER)
         kept = _session(client, far, Runtime.CONTAINER)
         assert _reaches(client, kept, far, OPEN)
-    home, dead, alive = Home.of(mortal.data_dir), _of(mortal, sid), _of(mortal, kept)
+        home, dead, alive = Home.of(mortal.data_dir), _of(client, sid), _of(client, kept)
     assert {dead, alive} <= home.attached()
     mortal.kill()
     os.kill(int((mortal.data_dir / "sandboxes" / dead / "pid").read_text()), signal.SIGKILL)
@@ -268,7 +268,23 @@ def test_what_died_while_nobody_looked_loses_its_network_at_the_next_start(morta
     assert alive in home.attached()
 
 
-def _of(server: Server, sid: str) -> str:
-    """The sandbox of a session, from the engine's own book."""
-    with contextlib.closing(sqlite3.connect(next(server.data_dir.rglob("engine.sqlite")))) as store:
-        return str(store.execute("SELECT sandbox FROM sessions WHERE session_id=?", (sid,)).fetchone()[0])
+def _of(client: SandboxClient, sid: str) -> str:
+    """The sandbox of a session, by the control group in which the host keeps what runs there."""
+    client.start_run(sid, f"sleep 1000; : {sid}")
+    found: set[str] = set()
+
+    def is_found() -> bool:
+        found.update(_groups_of(f"; : {sid}".encode()))
+        return bool(found)
+
+    _until(is_found)
+    (sandbox,) = found
+    return sandbox
+
+
+def _groups_of(words: bytes) -> Iterator[str]:
+    """Of every process on the host that has these words in its command line."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if words in (entry / "cmdline").read_bytes():
+                yield from re.findall(r"/k8e/([^/\n]+)", (entry / "cgroup").read_text())
