@@ -142,14 +142,15 @@ class Engine:
 
         Without a sealer it keeps no secrets.
         """
-        async with Tasks() as tasks:
-            engine = cls(settings, substrate, tasks, sealer, observer, at_gate)
-            try:
-                await engine._begin()
-                yield engine
-            finally:
-                await engine._let_go()
-        engine._close()
+        with contextlib.ExitStack() as after_the_tasks:
+            async with Tasks() as tasks:
+                engine = cls(settings, substrate, tasks, sealer, observer, at_gate)
+                after_the_tasks.callback(engine._close)
+                try:
+                    await engine._begin()
+                    yield engine
+                finally:
+                    await engine._let_go()
 
     async def destroy_all(self) -> None:
         """Remove every session and every warm sandbox, for an operator who wants the machine clean."""
