@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -21,10 +22,20 @@ class Threads:
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `work`. A cancelled caller still waits for its end: what it builds must not appear later."""
-        future = asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(*args, **kwargs))
+        running = self._executor.submit(work, *args, **kwargs)
+        future = asyncio.wrap_future(running)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            if not future.cancel():
-                await asyncio.wait([future])
+            # Asked of the thread's own future: that of the event loop can be cancelled while the thread goes on.
+            if not running.cancel():
+                await _end(future)
             raise
+
+
+async def _end(future: asyncio.Future[T]) -> None:
+    """Wait for it, also when the caller is cancelled again meanwhile."""
+    while not future.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([future])
+    future.exception()  # whoever was cancelled does not want to know, and asyncio would complain that nobody asked
