@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from grpc import aio
 from hypothesis import HealthCheck, settings
 
-from k8e.client.sync.loop import is_somebody_elses
+from tests.support.loop import Loop
 
 __all__ = ["anyio_backend", "pytest_addoption", "pytest_plugins"]
 
@@ -43,13 +42,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-step", action="store_true", help="inject a crash at every step, not at a sample of them")
     parser.addoption("--soak-calls", type=int, help="how many calls the crowd makes")
     parser.addoption("--soak-clients", type=int, help="how many clients the crowd has")
-
-
-class Loop(asyncio.SelectorEventLoop):
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What was meant for the closed loop of another test is no failure of this one."""
-        if not is_somebody_elses(context):
-            super().call_exception_handler(context)
 
 
 @pytest.fixture(scope="session")
