@@ -38,8 +38,8 @@ class Indices:
         """One that is not in use. Raises: OSError."""
         while True:
             index = self._next
-            self._next = index + 1 if index < LAST_INDEX else FIRST_INDEX
             self._reserve(index)
+            self._next = index + 1 if index < LAST_INDEX else FIRST_INDEX
             if index not in used:
                 return index
 
@@ -47,12 +47,14 @@ class Indices:
         """Written ahead in blocks: a crash skips some, and repeats none."""
         if index != self._reserved:
             return
-        self._reserved = min(index + _RESERVED, LAST_INDEX + 1)
-        if self._reserved > LAST_INDEX:
-            self._reserved = FIRST_INDEX
+        reserved = min(index + _RESERVED, LAST_INDEX + 1)
+        if reserved > LAST_INDEX:
+            reserved = FIRST_INDEX
         partial = self._file.with_suffix(".partial")
-        partial.write_text(str(self._reserved), encoding="ascii")
+        partial.write_text(str(reserved), encoding="ascii")
         partial.replace(self._file)
+        # Only now: what could not be written, on a full disk, is not reserved.
+        self._reserved = reserved
 
 
 def _read(file: Path) -> int:
