@@ -11,6 +11,7 @@
     ├── SandboxFailed      we could not build or reach the sandbox
     │   └── SandboxLost    it was there and died; its work is gone
     └── StoreFailed        the server's own state cannot be read or written
+        └── DiskFull       free space on the server's disk
 
 An exit code is a result, never an error.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 __all__ = [
     "Conflict",
     "Denied",
+    "DiskFull",
     "Exhausted",
     "HostUnsupported",
     "InvalidSpec",
@@ -95,3 +97,13 @@ class SandboxLost(SandboxFailed):
 
 class StoreFailed(K8eError):
     """The server's own state is unreadable, locked or full."""
+
+
+class DiskFull(StoreFailed):
+    """The server's disk has no room; the text names the directory and the remedy."""
+
+    def __init__(self, directory: str, detail: str = "") -> None:
+        super().__init__(
+            f"the server's disk is full: free space on the disk of {directory}" + (f" ({detail})" if detail else "")
+        )
+        self.directory = directory

@@ -19,6 +19,7 @@ __all__ = [
     "Argv",
     "Availability",
     "Brokered",
+    "Capacity",
     "Claim",
     "Code",
     "Command",
@@ -408,6 +409,19 @@ class Usage:
     memory_bytes: int
     processes: int
     """As the host counts them; a runtime with a kernel of its own has others than its programs see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What the place where sandboxes live has in all, and what is left of it now."""
+
+    cpus: float
+    memory_bytes: int
+    processes: int
+    """That one sandbox may have without leaving too few for the rest."""
+    disk_bytes: int
+    free_memory_bytes: int
+    free_disk_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ CASES = [
     (errors.HostUnsupported("no kvm"), seen.Unsupported),
     (errors.SandboxLost("gone"), seen.SandboxLost),
     (errors.SandboxFailed("mount", "EIO"), seen.ServerFailed),
-    (errors.StoreFailed("disk full"), seen.ServerFailed),
+    (errors.StoreFailed("damaged"), seen.ServerFailed),
+    (errors.DiskFull("/data"), seen.Exhausted),
 ]
 
 

@@ -32,6 +32,7 @@ TABLE: dict[type[errors.K8eError], tuple[str, str]] = {
     errors.SandboxLost: ("UNAVAILABLE", "sandbox_lost"),
     errors.SandboxFailed: ("INTERNAL", "sandbox_failed"),
     errors.StoreFailed: ("INTERNAL", "store_failed"),
+    errors.DiskFull: ("RESOURCE_EXHAUSTED", "exhausted"),
     errors.K8eError: ("INTERNAL", "internal"),
 }
 
