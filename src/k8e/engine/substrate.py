@@ -11,6 +11,7 @@ from typing import Protocol
 
 from k8e.model import (
     Availability,
+    Capacity,
     Claim,
     Death,
     Decision,
@@ -32,10 +33,18 @@ class Substrate(Protocol):
         """What works here, probed for real once per process and then remembered."""
         ...
 
+    def capacity(self) -> Capacity:
+        """What there is for sandboxes, and what is left; cheap enough for every claim."""
+        ...
+
+    async def tend(self) -> None:
+        """Look after what all sandboxes share, for as long as it is not cancelled."""
+        ...
+
     async def create(self, sandbox: SandboxId, template: Template) -> None:
         """Build and boot; on return `dial` works. A failure leaves nothing behind.
 
-        Raises: HostUnsupported, InvalidSpec (unknown image), SandboxFailed.
+        Raises: HostUnsupported, InvalidSpec (unknown image), SandboxFailed, DiskFull.
         """
         ...
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from k8e.model import GIB
+
 __all__ = ["LocalSettings", "SiteHook"]
 
 
@@ -35,3 +37,7 @@ class LocalSettings:
     """Files of ours that every sandbox sees, read-only, by their place inside; root inside may read them, so may all."""
     node_tools: Path | None = None
     """An npm prefix with `bin/tsx`, shown to `host` sandboxes as /opt/k8e; None: <data>/tools/node, if it is there."""
+    reserve_disk: int | None = None
+    """Bytes of the host's disk that sandboxes leave free; None: a twentieth of it, at most 1 GiB."""
+    default_disk: int = GIB
+    """The size whose formatted template is always kept."""

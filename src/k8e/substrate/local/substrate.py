@@ -15,9 +15,11 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from k8e.errors import HostUnsupported, K8eError, SandboxFailed
+from k8e import full_disk
+from k8e.errors import DiskFull, HostUnsupported, K8eError, SandboxFailed
 from k8e.model import (
     Availability,
+    Capacity,
     Claim,
     Death,
     Decision,
@@ -32,8 +34,9 @@ from k8e.model import (
 from k8e.substrate.local import boot, control, record, unfinished, venv
 from k8e.substrate.local.blocks import Blocks
 from k8e.substrate.local.boot import Blueprint, Builder
+from k8e.substrate.local.disk_space import HostDiskSpace
 from k8e.substrate.local.disks import Disks
-from k8e.substrate.local.host import cgroup, kernel, loop, mount, oom, usage
+from k8e.substrate.local.host import capacity, cgroup, kernel, loop, mount, oom, usage
 from k8e.substrate.local.host.process import Process, is_alive, wait_death
 from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.images.store import ImageStore
@@ -61,6 +64,10 @@ _BOOT_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 60.0
 _DIAL_TIMEOUT_S = 10.0
 _DIAL_RETRY_S = 0.002
+_DIAL_RETRY_MAX_S = 0.1
+"""An agent that was rewritten may stop listening for good; trying every few milliseconds is for one that starts."""
+_LOOK_AGAIN_S = 1.0
+_UNTRIED = "installed, and not tried yet because the disk is full"
 _OWN_PROCESSES = 6
 """Runners and parked interpreters wait in the commands' group, and are no part of what a session may have; the agent
 allows as many (`k8e.agent.limits`) where it does the counting."""
@@ -78,7 +85,7 @@ class LocalSubstrate:
         self._hook = settings.site_hook
         self._drivers = _drivers(settings)
         self._trees = cgroup.hierarchies()
-        self._disks = Disks(self._layout.disks)
+        self._disks = Disks(self._layout.disks, usual_bytes=settings.default_disk)
         self._idmaps = IdMaps()
         self._builder = Builder(self._disks, self._idmaps)
         self._shown = tuple(Bind(source=source, target=place) for place, source in settings.files.items())
@@ -98,6 +105,8 @@ class LocalSubstrate:
         self._prepare_directories()
         self._blocks = Blocks(self._layout.data_dir, {found.block for found in record.load_all(self._layout)})
         self._turns = Turns()
+        self._room = HostDiskSpace(self._layout, settings.reserve_disk)
+        self._looks = Threads("k8e-room", 1)
 
     @property
     def data_dir(self) -> Path:
@@ -118,9 +127,15 @@ class LocalSubstrate:
 
     async def runtimes(self) -> Mapping[Runtime, Availability]:
         async with self._probing:
-            if self._available is None:
-                self._available = {runtime: await self._probe(runtime) for runtime in Runtime}
-            return self._available
+            if self._available is not None:
+                return self._available
+            found = {runtime: await self._probe(runtime) for runtime in Runtime}
+            if _UNTRIED not in {each.detail for each in found.values()}:
+                self._available = found
+            return found
+
+    def capacity(self) -> Capacity:
+        return capacity.read(self._layout.data_dir)
 
     async def _probe(self, runtime: Runtime) -> Availability:
         """Boot a sandbox for real and hear its agent."""
@@ -131,6 +146,9 @@ class LocalSubstrate:
         if not version.available:
             return version
         while (trouble := await self._try(runtime)) is not None:
+            if isinstance(trouble, DiskFull):
+                # That says nothing of the runtime: it counts as there, and is tried when there is room.
+                return Availability(available=True, detail=_UNTRIED)
             if not driver.fall_back():
                 detail = f"{version.detail} is installed but a probe failed: {trouble}"
                 return Availability(available=False, detail=detail)
@@ -142,6 +160,7 @@ class LocalSubstrate:
         sandbox = SandboxId(f"probe-{runtime}-{secrets.token_hex(4)}")
         try:
             kernel.check()
+            self._room.check()
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
                 await self._create(sandbox, Template(runtime=runtime), await self._boots.run(self._images.base, "host"))
                 link = await self.dial(sandbox)
@@ -152,33 +171,52 @@ class LocalSubstrate:
             await self.destroy(sandbox)
         return None
 
+    async def tend(self) -> None:
+        while True:
+            try:
+                pause_s = await self._looks.run(self._room.look)
+            except OSError as error:
+                _log.warning("cannot see how much room there is", extra={"error": str(error)})
+                pause_s = _LOOK_AGAIN_S
+            await asyncio.sleep(pause_s)
+
     # --- life and death --------------------------------------------------------------------------------------------
 
     async def create(self, sandbox: SandboxId, template: Template) -> None:
         kernel.check()
         self._driver(template.runtime)
+        self._room.check()
         await self._create(sandbox, template, await self._boots.run(self._ready_image, template))
 
     def _ready_image(self, template: Template) -> Image:
         builder = venv.VenvBuilder(self._builder, self._layout, self._blocks, self._group, self._hook)
-        return self._images.ready(template.image, builder.recipe, builder.using(self._driver(template.runtime)))
+        try:
+            return self._images.ready(template.image, builder.recipe, builder.using(self._driver(template.runtime)))
+        except OSError as error:
+            raise self._failure("prepare image", error) from error
 
     async def _create(self, sandbox: SandboxId, template: Template, image: Image) -> None:
+        step = "link its network"
         try:
             async with asyncio.timeout(_BOOT_TIMEOUT_S):
                 netns = await self._network.attach(sandbox)
+                step = "start its runtime"
                 init = await self._boots.run(self._build, sandbox, template, image, netns)
                 paths = self._layout.sandbox(sandbox)
+                step = "wait for its agent"
                 await control.wait_for_socket(paths, init)
                 control.capture(paths)
+                step = "hear its agent"
                 self._greeted[sandbox] = await self.dial(sandbox)
                 control.seal(paths)
                 self._check_still_there(sandbox)
         except BaseException as error:
             log = tail(self._layout.sandbox(sandbox).log)
             await self.destroy(sandbox)
+            if full := full_disk.explained(error, self.data_dir):
+                raise full from error
             if isinstance(error, OSError | TimeoutError):
-                raise SandboxFailed("boot", f"{error!r} {log}".strip()) from error
+                raise SandboxFailed("boot", f"{step}: {error!r} {log}".strip()) from error
             raise
 
     def _check_still_there(self, sandbox: SandboxId) -> None:
@@ -229,13 +267,15 @@ class LocalSubstrate:
     async def _dial(self, sandbox: SandboxId) -> Link:
         """The socket's file exists a moment before anybody listens on it, and a backlog may be full."""
         with control.socket_path(self._layout.sandbox(sandbox)) as path:
+            pause_s = _DIAL_RETRY_S
             while True:
                 try:
                     return await Link.dial(path, timeout_s=_DIAL_TIMEOUT_S)
                 except (ConnectionRefusedError, BlockingIOError):
                     if not self.alive(sandbox):
                         raise
-                    await asyncio.sleep(_DIAL_RETRY_S)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _DIAL_RETRY_MAX_S)
 
     async def set_egress(self, sandbox: SandboxId, policy: EgressPolicy) -> None:
         await self._network.set_policy(sandbox, policy)
@@ -316,7 +356,7 @@ class LocalSubstrate:
                 # Only now: a crash before this line makes the engine ask again, and every step above can be repeated.
                 await self._boots.run(self._remember_workspace, known, claim.workspace)
         except (OSError, TimeoutError, LinkLost, RemoteError) as error:
-            raise SandboxFailed("configure", error) from error
+            raise self._failure("configure", error) from error
 
     def _apply_limits(self, known: Record, claim: Claim) -> None:
         """A few writes to kernel files; 0.1 ms, so not worth a thread."""
@@ -384,6 +424,8 @@ class LocalSubstrate:
     # --- workspaces ------------------------------------------------------------------------------------------------
 
     async def create_workspace(self, workspace: WorkspaceId, disk_bytes: int) -> None:
+        if not self._layout.workspace(workspace).image.exists():
+            self._room.check()
         await self._boots.run(self._with_workspaces, self._workspaces.create, workspace, disk_bytes)
 
     async def delete_workspace(self, workspace: WorkspaceId) -> None:
@@ -398,7 +440,10 @@ class LocalSubstrate:
             with self._workspace_lock:
                 action(*args)
         except OSError as error:
-            raise SandboxFailed("workspace", error) from error
+            raise self._failure("workspace", error) from error
+
+    def _failure(self, step: str, error: Exception) -> K8eError:
+        return full_disk.explained(error, self.data_dir) or SandboxFailed(step, error)
 
     # --- looking up ------------------------------------------------------------------------------------------------
 

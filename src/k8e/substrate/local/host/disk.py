@@ -10,6 +10,7 @@ import fcntl
 import os
 import subprocess
 from pathlib import Path
+from typing import IO
 
 from k8e.substrate.local.host import loop, mount
 
@@ -37,9 +38,9 @@ def format_image(image: Path, size_bytes: int, *, skeleton: Path, journal: bool)
         raise OSError(errno.EIO, f"mkfs.ext4: {error.stderr.strip()}", str(image)) from error
 
 
-def copy_sparse(source: Path, target: Path) -> None:
+def copy_sparse(reader: IO[bytes], target: Path) -> None:
     """Copy by reference where the file system can, else only the parts that hold data."""
-    with source.open("rb") as reader, target.open("xb") as writer:
+    with target.open("xb") as writer:
         try:
             fcntl.ioctl(writer.fileno(), _FICLONE, reader.fileno())
         except OSError:
