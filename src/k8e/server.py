@@ -14,15 +14,17 @@ import logging
 import os
 import resource
 import signal
+import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from k8e import __version__, locks, whole
+from k8e import __version__, full_disk, locks, whole
 from k8e.agent import hook, libc
-from k8e.audit import Journal
+from k8e.audit import BUSY, MAIN, Journal
+from k8e.byte_budget import ByteBudget
 from k8e.doors import connect
 from k8e.doors.connect import Bounds
 from k8e.doors.grpc import Address, FrontSettings, Listening, listening, serve
@@ -34,10 +36,11 @@ from k8e.doors.service.rates import Rates
 from k8e.egress.client import EgressClient
 from k8e.egress.defaults import CA_BUNDLE_AT, Registries
 from k8e.egress.defaults import read as read_registries
-from k8e.engine import gates
+from k8e.engine import ceilings, gates
+from k8e.engine.ceilings import Ceilings, Share
 from k8e.engine.engine import Engine
-from k8e.engine.settings import EgressSettings, EngineSettings, PoolSettings, Quotas
-from k8e.errors import Conflict, HostUnsupported, K8eError
+from k8e.engine.settings import EgressSettings, EngineSettings, KeptLimits, PoolSettings, Quotas
+from k8e.errors import Conflict, HostUnsupported, K8eError, StoreFailed
 from k8e.identity import Office, SocketTable
 from k8e.identity.sealing import FileSealer
 from k8e.inside import InsideMcp
@@ -47,6 +50,7 @@ from k8e.settings import ServerSettings, address
 from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Reporter
 from k8e.skills.folder import stage
+from k8e.substrate.local.host import capacity
 from k8e.substrate.local.network import Network
 from k8e.substrate.local.settings import LocalSettings, SiteHook
 from k8e.substrate.local.substrate import LocalSubstrate
@@ -68,20 +72,39 @@ USERS = 4
 """How many may have as many connections of the local door as they like before the server runs short."""
 LEAST_CONNECTIONS = 256
 """For one of them, however few descriptors there are."""
+SWITCH_S = 0.001
+"""How long the event loop waits for the interpreter at most, while another thread of ours computes."""
+ANSWERS_PART = 16
+"""Of the host's memory, the part that answers of all owners may hold."""
+ASIDE_SHARE = 16
+"""Of the descriptors, one in so many may belong to a connection that was turned away and waits for its end."""
 STOP_BOUND_S = 60
 """Sessions live on without us, so a stop that takes longer is simply cut off."""
 
 
 def run(settings: ServerSettings, *, environ: Mapping[str, str], report: Reporter) -> None:
     """Serve until told to stop. Raises: Conflict when another has the directory or an address, HostUnsupported."""
+    try:
+        serve_until_stopped(settings, environ, report)
+    except (OSError, StoreFailed) as error:
+        full = full_disk.explained(error, settings.data_dir)
+        if full is None:
+            raise
+        raise full from error
+
+
+def serve_until_stopped(settings: ServerSettings, environ: Mapping[str, str], report: Reporter) -> None:
     make_directories(settings.data_dir)
+    if full_disk.make_room(settings.data_dir / "server" / "ballast"):
+        log.error("the disk is full: remove sandboxes or free space", extra={"directory": str(settings.data_dir)})
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with locked(settings.data_dir):
         for directory in (
             settings.data_dir / "server",
             settings.data_dir / "server" / "tls",
-            settings.data_dir / "audit",
+            settings.data_dir / MAIN,
+            settings.data_dir / BUSY,
         ):
             whole.clear(directory)
         stage_skill(settings.data_dir / "server" / "skills")
@@ -101,6 +124,7 @@ async def main(
 ) -> None:
     """The whole server, in the order in which it is built."""
     libc.take_short_turns()
+    sys.setswitchinterval(SWITCH_S)
     stop = Stop()
     office = Office.open(settings.data_dir / "server", clock=time.time)
     local = local_settings(settings, provisioned, files=bundle_file(settings.data_dir, registries))
@@ -109,7 +133,7 @@ async def main(
     metrics = Metrics()
     mcp = InsideMcp(office.keys, grace_s=settings.mcp_grace)
     async with (
-        trail(settings.data_dir) as auditing,
+        trail(settings, stop) as auditing,
         tracing(settings) as traces,
         network(settings.data_dir, registries.ca_bundle) as reach,
         Engine.open(
@@ -132,7 +156,11 @@ async def main(
             keeper = office.doorkeeper(sockets=sockets if settings.loopback_identity else None, operator=os.geteuid())
             rates = Rates(writes_per_s=settings.rate_writes, reads_per_s=settings.rate_reads)
             edge = Edge(
-                service, keeper, steps=(*traces, metrics, rates, auditing), refusals=(metrics.refused, auditing.refused)
+                service,
+                keeper,
+                steps=(*traces, metrics, rates, auditing),
+                refusals=(metrics.refused, auditing.refused),
+                budget=answer_budget(settings),
             )
             serving = serve(
                 edge,
@@ -177,6 +205,7 @@ class Stop:
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self.destroy = False
+        self.before_leaving: Callable[[], None] = lambda: None
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.ask, False)
@@ -192,6 +221,7 @@ class Stop:
         """Go at once, as if killed, when calls still run: their commands then go on for the next start."""
         if not self.destroy:
             log.info("server leaves running commands to the next one")
+            self.before_leaving()
             logging.shutdown()
             os._exit(0)
 
@@ -254,16 +284,27 @@ def reachable(settings: ServerSettings) -> Iterator[tuple[Listening, ...]]:
         yield places
 
 
+def answer_budget(settings: ServerSettings) -> ByteBudget:
+    """For the answers of one owner what the operator says; for those of all a part of the host's memory."""
+    total = capacity.read(settings.data_dir).memory_bytes // ANSWERS_PART
+    return ByteBudget(per_owner=settings.answers_per_owner, total=max(settings.answers_per_owner, total))
+
+
 def front_settings() -> FrontSettings:
     """As many connections as there are descriptors for, and no more than a machine of this kind needs."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTORS_EACH
-    return FrontSettings(connections=min(most, FrontSettings().connections))
+    connections = min(most, FrontSettings().connections)
+    return FrontSettings(connections=connections, of_one=max(1, connections // 2))
 
 
 def connect_bounds() -> Bounds:
     """A call of the local door has a connection of its own, so one user has as many as a crowd of calls needs."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // (DESCRIPTORS_EACH * USERS)
-    return Bounds(connections=min(max(most, LEAST_CONNECTIONS), Bounds().connections))
+    all_of_them = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = all_of_them // (DESCRIPTORS_EACH * USERS)
+    return Bounds(
+        connections=min(max(most, LEAST_CONNECTIONS), Bounds().connections),
+        aside=min(all_of_them // ASIDE_SHARE, Bounds().aside),
+    )
 
 
 @contextlib.asynccontextmanager
@@ -279,10 +320,19 @@ async def network(data_dir: Path, trust: bytes | None) -> AsyncIterator[Network 
 
 
 @contextlib.asynccontextmanager
-async def trail(data_dir: Path) -> AsyncIterator[Auditing]:
-    """Who did what, written down until the last of it has happened."""
-    with contextlib.closing(Journal(data_dir)) as journal:
-        yield Auditing(journal)
+async def trail(settings: ServerSettings, stop: Stop) -> AsyncIterator[Auditing]:
+    """Who did what, written down until the last of it has happened, also where we leave at once."""
+    with contextlib.ExitStack() as journals:
+        main, busy = (
+            journals.enter_context(
+                contextlib.closing(Journal(settings.data_dir, name=name, kept_bytes=settings.kept_audit // 2))
+            )
+            for name in (MAIN, BUSY)
+        )
+        auditing = Auditing(main, busy=busy, owner_records=settings.audit_records_per_owner)
+        journals.callback(auditing.finish)
+        stop.before_leaving = journals.close
+        yield auditing
 
 
 @contextlib.asynccontextmanager
@@ -332,6 +382,8 @@ def local_settings(
         site_hook=SiteHook(name=hook.NAME, line=hook.LINE),
         files=files or {},
         node_tools=provisioned.node,
+        reserve_disk=settings.reserve_disk,
+        default_disk=settings.default_disk,
     )
 
 
@@ -343,7 +395,29 @@ def engine_settings(settings: ServerSettings, registries: Registries) -> EngineS
         default=session_defaults(settings).template(),
         limits=session_defaults(settings).limits,
         pool=PoolSettings(min=settings.pool_min, max=settings.pool_max),
-        quotas=Quotas(sessions=settings.sessions_per_owner),
+        quotas=Quotas(
+            sessions=settings.sessions_per_owner,
+            workspaces=settings.workspaces_per_owner,
+            runs_per_session=settings.runs_per_session,
+            terminals_per_session=settings.terminals_per_session,
+            execs_per_session=settings.commands_per_session,
+            share=Share(
+                cpus=settings.cpus_per_owner or None,
+                memory_bytes=settings.memory_per_owner or None,
+                disk_bytes=settings.disk_per_owner or None,
+            ),
+        ),
+        ceilings=session_ceilings(settings),
+        reserve_memory=settings.reserve_memory,
+        kept=KeptLimits(
+            runs_per_session=settings.kept_runs_per_session,
+            output_per_session=settings.kept_output_per_session,
+            output_per_owner=settings.kept_output_per_owner,
+            transcript_per_session=settings.kept_transcript_per_session,
+            events_per_session=settings.kept_events_per_session,
+            events_per_owner=settings.kept_events_per_owner,
+            events_age_s=settings.kept_events_age,
+        ),
         egress=egress_settings(settings, registries),
         gates=gates.parse(settings.gates),
     )
@@ -360,9 +434,31 @@ def egress_settings(settings: ServerSettings, registries: Registries) -> EgressS
     )
 
 
+def session_ceilings(settings: ServerSettings) -> Ceilings:
+    return Ceilings(
+        cpus=settings.max_cpu or None,
+        memory_bytes=settings.max_memory or None,
+        processes=settings.max_processes or None,
+        disk_bytes=settings.max_disk or None,
+        output_bytes=settings.max_output,
+        run_output_bytes=settings.max_run_output,
+        connections=settings.max_connections,
+        network_bytes_per_s=settings.max_network_rate,
+        command_timeout_s=settings.max_command_timeout,
+        ttl_s=settings.max_ttl,
+        idle_timeout_s=settings.max_idle,
+    )
+
+
 def session_defaults(settings: ServerSettings) -> SessionSpec:
+    """What a session gets that asks for nothing; on a small host, or below a low ceiling, less than usual."""
     limits = Limits(cpus=settings.default_cpu, memory_bytes=settings.default_memory, disk_bytes=settings.default_disk)
-    return SessionSpec(runtime=Runtime(settings.default_runtime), image=settings.default_image, limits=limits)
+    most = ceilings.fitted(session_ceilings(settings), capacity.read(settings.data_dir))
+    return SessionSpec(
+        runtime=Runtime(settings.default_runtime),
+        image=settings.default_image,
+        limits=ceilings.clipped(limits, most),
+    )
 
 
 def facts(

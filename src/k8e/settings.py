@@ -20,7 +20,7 @@ from k8e.model import Runtime
 __all__ = ["OPTIONS", "Option", "ServerSettings", "address", "load"]
 
 DEFAULT_PORT = 50051
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 Value = str | int | float | tuple[str, ...]
 
@@ -46,7 +46,43 @@ class ServerSettings:
     default_disk: int = 2**30
     pool_min: int = 2
     pool_max: int = 16
+    max_cpu: float = 0.0
+    """The ceilings: the most that one session may ask for. 0 fits the host, or for times and the network is none."""
+    max_memory: int = 0
+    max_disk: int = 0
+    max_processes: int = 0
+    max_output: int = 64 * 2**20
+    max_run_output: int = 2**30
+    max_connections: int = 4096
+    max_network_rate: int = 0
+    max_command_timeout: float = 0.0
+    max_ttl: float = 0.0
+    max_idle: float = 0.0
+    runs_per_session: int = 32
+    terminals_per_session: int = 32
+    commands_per_session: int = 256
     sessions_per_owner: int = 500
+    workspaces_per_owner: int = 500
+    cpus_per_owner: float = 0.0
+    """What one owner's sessions may have together; 0 is the host's, over-committed."""
+    memory_per_owner: int = 0
+    disk_per_owner: int = 0
+    answers_per_owner: int = 256 * 2**20
+    """Memory that the answers of one owner may hold until they are taken."""
+    kept_output_per_session: int = 256 * 2**20
+    """What background runs may leave on the host's disk; the oldest goes first."""
+    kept_output_per_owner: int = 4 * 2**30
+    kept_runs_per_session: int = 256
+    kept_transcript_per_session: int = 8 * 2**20
+    kept_events_per_session: int = 4 * 2**20
+    kept_events_per_owner: int = 64 * 2**20
+    kept_events_age: float = 30 * 86400.0
+    kept_audit: int = 2 * 2**30
+    """Disk for the audit trail: half for everybody's records, half for what owners do beyond `audit_records_per_owner`."""
+    audit_records_per_owner: int = 300
+    """A minute, in everybody's half."""
+    reserve_memory: int | None = None
+    """What stays free on the host; None fits it, 0 is nothing."""
     rate_writes: int = 1000
     """Calls a second that one owner may make to do something; twice as many at once. 0 is no limit."""
     rate_reads: int = 5000
@@ -64,6 +100,8 @@ class ServerSettings:
     otel_endpoint: str = ""
     """Where traces go (OTLP over HTTP); empty is nowhere."""
     log_level: str = "info"
+    reserve_disk: int | None = None
+    """Bytes of the data directory's disk that sandboxes leave free; None is a twentieth of it, at most 1 GiB."""
 
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """Where to listen, parsed."""
@@ -84,23 +122,50 @@ class Option:
 def cpus(text: str) -> float:
     """`2`, `0.5` or Kubernetes' `500m`."""
     value = float(text[:-1]) / 1000 if text.endswith("m") else float(text)
-    if not 0 < value < 4096:
-        raise ValueError(text)
+    if not 0 < value < 10**6:
+        raise ValueError("write 2, 0.5 or 500m")
     return value
 
 
 def size(text: str) -> int:
     """Bytes: `1073741824`, `512Mi`, `1G`."""
-    match = re.fullmatch(r"(\d+)([KMG]i?)?B?", text, re.IGNORECASE)
+    match = re.fullmatch(r"(\d+)([KMGT]i?)?B?", text, re.IGNORECASE)
     if match is None or not int(match[1]):
-        raise ValueError(text)
+        raise ValueError("write a size such as 512Mi, 1G or bytes")
     return int(match[1]) * UNITS[(match[2] or "").upper()]
+
+
+def duration(text: str) -> float:
+    """Seconds: `90`, `15m`, `24h`, `7d`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if match is None:
+        raise ValueError("write a time such as 90, 15m, 2h or 7d")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+
+
+def reserve(text: str) -> int:
+    return 0 if text == "0" else size(text)
+
+
+def audit_size(text: str) -> int:
+    """Large enough that the last calls can always be looked up."""
+    value = size(text)
+    if value < 16 * 2**20:
+        raise ValueError("write 16Mi or more")
+    return value
 
 
 def count(text: str) -> int:
     value = int(text)
     if value < 0:
         raise ValueError(text)
+    return value
+
+
+def positive(text: str) -> int:
+    value = count(text)
+    if not value:
+        raise ValueError("write a whole number above 0")
     return value
 
 
@@ -209,7 +274,32 @@ OPTIONS = (
     Option("default_disk", size, "disk of a session (default 1Gi)"),
     Option("pool_min", count, "warm sandboxes that are always kept (default 2)"),
     Option("pool_max", count, "warm sandboxes at most, per template (default 16)"),
+    Option("max_cpu", cpus, "most CPUs of one session (default: what the host has)"),
+    Option("max_memory", size, "most memory of one session (default: what the host has)"),
+    Option("max_disk", size, "most disk of one session (default: the size of the data directory's file system)"),
+    Option("max_processes", positive, "most processes of one session (default: a quarter of what the kernel counts)"),
+    Option("max_output", size, "most output that one call may return, per stream (default 64Mi)"),
+    Option("max_run_output", size, "most output that one background run may keep, per stream (default 1Gi)"),
+    Option("max_connections", positive, "most network connections of one session at once (default 4096)"),
+    Option("max_network_rate", size, "most bytes a second of one session to and from the network (default: any)"),
+    Option("max_command_timeout", duration, "longest that one command may take: 90, 15m, 2h (default: any)"),
+    Option("max_ttl", duration, "longest life of a session: 24h, 7d (default: any)"),
+    Option("max_idle", duration, "longest that a session may be idle (default: any)"),
+    Option("runs_per_session", count, "background runs of one session at once (default 32)"),
+    Option("terminals_per_session", count, "terminals of one session at once (default 32)"),
+    Option("commands_per_session", positive, "commands of one session at once, runs and terminals too (default 256)"),
     Option("sessions_per_owner", count, "sessions that one owner may hold (default 500)"),
+    Option("workspaces_per_owner", count, "workspaces that one owner may keep (default 500)"),
+    Option("cpus_per_owner", cpus, "CPUs of one owner's sessions together (default: 256 times the host's)"),
+    Option("memory_per_owner", size, "memory of one owner's sessions together (default: 16 times the host's)"),
+    Option(
+        "disk_per_owner", size, "disk of one owner's sessions and workspaces together (default: 16 times the host's)"
+    ),
+    Option(
+        "reserve_memory",
+        reserve,
+        "memory that stays free: no new session below it (default 512Mi, less on a small host)",
+    ),
     Option("rate_writes", count, "calls a second by which one owner may do something (default 1000, 0 any)"),
     Option("rate_reads", count, "calls a second by which one owner may look (default 5000, 0 any)"),
     Option(
@@ -224,7 +314,26 @@ OPTIONS = (
     ),
     Option("metrics_listen", metrics, "loopback host:port of /metrics (default 127.0.0.1:9640), or off"),
     Option("otel_endpoint", collector, "send traces to this collector, such as http://127.0.0.1:4318 (default: none)"),
+    Option("answers_per_owner", size, "memory that one owner's answers may hold until they are taken (default 256Mi)"),
+    Option("kept_output_per_session", size, "disk for the output of one session's background runs (default 256Mi)"),
+    Option("kept_output_per_owner", size, "disk for the output of one owner's background runs (default 4Gi)"),
+    Option("kept_runs_per_session", positive, "background runs that are remembered after their end (default 256)"),
+    Option("kept_transcript_per_session", size, "disk for the transcript of one session (default 8Mi)"),
+    Option("kept_events_per_session", size, "disk for the events of one session (default 4Mi)"),
+    Option("kept_events_per_owner", size, "disk for the events of one owner's sessions (default 64Mi)"),
+    Option("kept_events_age", duration, "how long events are kept: 24h, 30d (default 30d)"),
+    Option("kept_audit", audit_size, "disk for the audit trail, at least 16Mi (default 2Gi)"),
+    Option(
+        "audit_records_per_owner",
+        positive,
+        "audit records of one owner a minute among everybody's; more go to a second trail (default 300)",
+    ),
     Option("log_level", level, "debug, info (default), warning or error"),
+    Option(
+        "reserve_disk",
+        reserve,
+        "what sandboxes leave free of the host's disk (default a twentieth, at most 1Gi; 0 none)",
+    ),
 )
 
 

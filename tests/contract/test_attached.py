@@ -10,6 +10,7 @@ import pytest
 from google.protobuf.message import Message
 
 from k8e._proto import sandbox_pb2 as pb
+from k8e.doors.service.encoding import FairWorker
 from k8e.doors.service.execs import ExecRpcs
 from k8e.engine import boxes
 from k8e.errors import NotFound
@@ -62,7 +63,7 @@ async def test_a_signal_that_comes_while_the_exit_is_told_is_let_pass(cell: Cell
         yield pb.ExecInput(signal=15)
         call.passes.set()
 
-    await ExecRpcs(cell.engine).ExecAttach(call, inputs())
+    await ExecRpcs(cell.engine, FairWorker()).ExecAttach(call, inputs())
     assert _exit(call).exit_code == 3
 
 
@@ -90,7 +91,7 @@ async def test_input_that_waits_in_a_dying_sandbox_leaves_the_caller_its_exit(
             asyncio.get_running_loop().call_soon(kill_sandbox, cell)
             yield pb.ExecInput(stdin=b"x" * (8 << 20))
 
-        await ExecRpcs(cell.engine).ExecAttach(call, inputs())
+        await ExecRpcs(cell.engine, FairWorker()).ExecAttach(call, inputs())
         assert _exit(call).reason == Reason.SANDBOX_LOST
 
 
@@ -111,7 +112,7 @@ async def test_an_end_that_was_read_but_not_told_can_be_asked_for_again(cell: Ce
 
 async def _ended(cell: Cell) -> list[str]:
     """The commands of which the session's events say that they have ended."""
-    events = [json.loads(event) for event in await cell.engine.events(OWNER, cell.id)]
+    events = [json.loads(event) for event in (await cell.engine.events(OWNER, cell.id)).events]
     return [event["exec_id"] for event in events if event["event"] == "exec.ended"]
 
 
@@ -126,7 +127,7 @@ async def test_an_end_that_was_told_is_forgotten(cell: Cell, rpc: str) -> None:
     async def inputs() -> AsyncIterator[pb.ExecInput]:
         yield pb.ExecInput(start=request)
 
-    await getattr(ExecRpcs(cell.engine), rpc)(as_uid(0), inputs() if rpc == "ExecAttach" else request)
+    await getattr(ExecRpcs(cell.engine, FairWorker()), rpc)(as_uid(0), inputs() if rpc == "ExecAttach" else request)
     first, told = await _ended(cell)
     assert first == untold.exec_id
     assert not await remembers(cell, told)

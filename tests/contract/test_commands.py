@@ -236,7 +236,7 @@ async def test_what_ran_is_in_transcript_and_events(cell: Cell) -> None:
     page = cell.engine.transcript(OWNER, cell.id)
     assert page.output == "$ echo remembered\nremembered\n"
     assert page.eof
-    events = await cell.engine.events(OWNER, cell.id)
+    events = (await cell.engine.events(OWNER, cell.id)).events
     assert any('"exec.ended"' in event for event in events)
 
 

@@ -35,7 +35,7 @@ async def test_any_name_works_everywhere(cell: Cell, name: str) -> None:
     path = f"/workspace/{name}"
     await cell.write(path, b"content")
     assert await cell.read(path) == b"content"
-    listed = await cell.engine.list_files(OWNER, cell.id, "/workspace")
+    listed = (await cell.engine.list_files(OWNER, cell.id, "/workspace")).entries
     assert path in [entry.path for entry in listed]
     assert (await cell.engine.stat_file(OWNER, cell.id, path)).size == 7
     await cell.engine.move_file(OWNER, cell.id, path, f"{path}.moved")
@@ -89,7 +89,7 @@ async def test_a_broken_transfer_leaves_the_old_content(cell: Cell) -> None:
         await cell.engine.write_file(OWNER, cell.id, "/workspace/f", breaks())
     assert await cell.read("/workspace/f") == b"old"
     deadline = time.monotonic() + 60
-    while (names := [each.path for each in await cell.engine.list_files(OWNER, cell.id, "/workspace")]) != [
+    while (names := [each.path for each in (await cell.engine.list_files(OWNER, cell.id, "/workspace")).entries]) != [
         "/workspace/f"
     ]:
         assert time.monotonic() < deadline, f"a temporary file was left: {names}"
@@ -106,7 +106,8 @@ async def test_a_full_disk_fails_the_write_and_says_so(runtime: Runtime, cells: 
 async def test_listing_shows_directories_kinds_and_links(cell: Cell) -> None:
     await cell.sh("mkdir -p d/e; echo 12345 > d/file; ln -s file d/link; mkfifo d/pipe")
     entries = {
-        entry.path: entry for entry in await cell.engine.list_files(OWNER, cell.id, "/workspace", recursive=True)
+        entry.path: entry
+        for entry in (await cell.engine.list_files(OWNER, cell.id, "/workspace", recursive=True)).entries
     }
     assert entries["/workspace/d"].kind is FileKind.DIRECTORY
     assert entries["/workspace/d/e"].kind is FileKind.DIRECTORY
@@ -117,7 +118,9 @@ async def test_listing_shows_directories_kinds_and_links(cell: Cell) -> None:
 
 async def test_since_shows_only_what_changed(cell: Cell) -> None:
     await cell.sh("touch -d '2001-01-01' old; touch new")
-    entries = await cell.engine.list_files(OWNER, cell.id, "/workspace", recursive=True, since_s=1_000_000_000)
+    entries = (
+        await cell.engine.list_files(OWNER, cell.id, "/workspace", recursive=True, since_s=1_000_000_000)
+    ).entries
     assert [entry.path for entry in entries] == ["/workspace/new"]
 
 
@@ -164,3 +167,30 @@ async def test_two_writers_at_once_leave_one_whole_content(cell: Cell) -> None:
         for content in contents:
             group.create_task(cell.engine.write_file(OWNER, cell.id, "/workspace/f", chunks(content)))
     assert await cell.read("/workspace/f") in contents
+
+
+@pytest.mark.shares_sandbox
+async def test_a_large_tree_is_listed_in_pages_of_bounded_size(cell: Cell) -> None:
+    await cell.py(
+        """
+import os
+os.makedirs("pages/" + "/".join(["d" * 200] * 10), exist_ok=True)
+os.chdir("pages/" + "/".join(["d" * 200] * 10))
+for number in range(4000):
+    open(f"{number:05}", "w").close()
+""",
+        timeout_s=60,
+    )
+    pages, after = [], ""
+    while True:
+        page = await cell.engine.list_files(OWNER, cell.id, "/workspace/pages", recursive=True, after=after)
+        pages.append(page.entries)
+        if not (after := page.after):
+            break
+    assert len(pages) > 1
+    assert all(sum(len(entry.path) for entry in page) <= 4 * MIB for page in pages)
+    names = [entry.path.rpartition("/")[2] for page in pages for entry in page if entry.kind is FileKind.FILE]
+    assert names == [f"{number:05}" for number in range(4000)]
+    few = await cell.engine.list_files(OWNER, cell.id, "/workspace/pages", recursive=True, most=3)
+    assert [entry.path for entry in few.entries] == [entry.path for entry in pages[0][:3]]
+    assert few.after == few.entries[-1].path

@@ -36,7 +36,7 @@ async def test_a_list_is_changed_while_the_session_lives(cell: Cell) -> None:
     assert _hosts(cell) == ("10.0.0.0/8:22",)
     await update(OWNER, cell.id)
     assert _hosts(cell) == ()
-    changes = [json.loads(row) for row in await cell.engine.events(OWNER, cell.id)]
+    changes = [json.loads(row) for row in (await cell.engine.events(OWNER, cell.id)).events]
     assert [row["allowed_hosts"] for row in changes if row["event"] == "session.hosts_changed"][-1] == []
 
 

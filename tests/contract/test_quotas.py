@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from k8e.engine.ceilings import Ceilings, Share
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings, Quotas
 from k8e.errors import Exhausted, InvalidSpec
-from k8e.model import Command, Limits, OwnerId, Runtime, SessionSpec, Shell
+from k8e.model import GIB, MIB, Command, Limits, OwnerId, Runtime, SessionSpec, Shell
 from k8e.setup.provision import Provisioned
 from tests.support.cells import OWNER
 from tests.support.engines import substrate_for
@@ -88,6 +90,100 @@ async def test_runs_terminals_and_commands_are_counted_in_their_session(strict: 
     await strict.destroy_terminal(OWNER, terminal.terminal_id)
     assert await _eventually(strict, here, "echo again") == b"again\n"
     await strict.kill_run(OWNER, run.run_id)
+
+
+SMALL = Limits(memory_bytes=256 * MIB, disk_bytes=128 * MIB, ttl_s=3600, command_timeout_s=5)
+"""So that two of these fit the share and three do not."""
+
+
+@pytest.fixture
+async def narrow(host: Provisioned, data_dir: Path) -> AsyncIterator[Engine]:
+    settings = EngineSettings(
+        data_dir=data_dir / "engine",
+        pool=PoolSettings(min=0, max=0),
+        quotas=Quotas(workspaces=1, share=Share(memory_bytes=512 * MIB, disk_bytes=512 * MIB)),
+        ceilings=Ceilings(memory_bytes=512 * MIB, ttl_s=3600, command_timeout_s=5),
+    )
+    async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
+        yield engine
+        await engine.destroy_all()
+
+
+def _spec(limits: Limits = SMALL, *, tenant: str = "") -> SessionSpec:
+    return SessionSpec(runtime=Runtime.CONTAINER, limits=limits, tenant=tenant)
+
+
+@pytest.mark.parametrize(
+    "greedy",
+    [
+        {"memory_bytes": 4096 * GIB},
+        {"disk_bytes": 2048 * GIB},
+        {"cpus": 4096.0},
+        {"processes": 1 << 22},
+        {"output_bytes": 1 << 40},
+        {"run_output_bytes": 1 << 40},
+        {"connections": 1 << 20},
+        {"ttl_s": 3601.0},
+    ],
+    ids=lambda greedy: next(iter(greedy)),
+)
+async def test_no_limit_goes_beyond_its_ceiling(narrow: Engine, greedy: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSpec, match=f"limits.{next(iter(greedy))}: .* is more than this server allows"):
+        await narrow.create_session(OWNER, _spec(dataclasses.replace(SMALL, **greedy)))
+    assert not narrow.list_sessions(OWNER)
+
+
+async def test_times_have_ceilings_wherever_they_are_asked_for(narrow: Engine) -> None:
+    view = await narrow.create_session(OWNER, _spec(dataclasses.replace(SMALL, ttl_s=0)))
+    assert view.expires_at > 0
+    assert view.limits.ttl_s == 3600
+    with pytest.raises(InvalidSpec, match="max_ttl"):
+        await narrow.extend_session(OWNER, view.session_id, ttl_s=7200)
+    await narrow.extend_session(OWNER, view.session_id, ttl_s=3600)
+    with pytest.raises(InvalidSpec, match=r"timeout_s: .*max_command_timeout"):
+        await narrow.exec(OWNER, view.session_id, Command(what=Shell("true"), timeout_s=6))
+    assert (await narrow.exec(OWNER, view.session_id, Command(what=Shell("true"), timeout_s=5))).outcome.exit_code == 0
+    endless = await narrow.start_run(OWNER, view.session_id, SLEEP)
+    async with asyncio.timeout(60):
+        while (ended := narrow.poll_run(OWNER, endless.run_id).outcome) is None:
+            await asyncio.sleep(0.05)
+    assert ended.exit_code == 124
+
+
+async def test_an_owners_sessions_have_no_more_together_than_its_share(narrow: Engine) -> None:
+    first = await narrow.create_session(OWNER, _spec())
+    await narrow.run_subagent(OWNER, first.session_id)
+    for refused in (narrow.create_session(OWNER, _spec()), narrow.run_subagent(OWNER, first.session_id)):
+        with pytest.raises(Exhausted, match=r"2 sessions already have 512 MiB and may have 512 MiB together"):
+            await refused
+    await narrow.create_session(OTHER, _spec())
+    await narrow.destroy_session(OWNER, first.session_id)
+    await narrow.create_session(OWNER, _spec())
+
+
+async def test_workspaces_are_counted_while_nobody_uses_them(narrow: Engine) -> None:
+    kept = await narrow.create_session(OWNER, _spec(tenant="kept"))
+    await narrow.destroy_session(OWNER, kept.session_id)
+    with pytest.raises(Exhausted, match="already have 1 workspaces: delete one"):
+        await narrow.create_session(OWNER, _spec(tenant="one-more"))
+    again = await narrow.create_session(OWNER, _spec(tenant="kept"))
+    await narrow.create_session(OWNER, _spec(dataclasses.replace(SMALL, disk_bytes=256 * MIB)))
+    await narrow.destroy_session(OWNER, again.session_id)
+    with pytest.raises(Exhausted, match="disk_per_owner"):
+        await narrow.create_session(OWNER, _spec(dataclasses.replace(SMALL, disk_bytes=129 * MIB)))
+
+
+async def test_a_host_that_is_short_of_memory_takes_no_more_sessions(host: Provisioned, data_dir: Path) -> None:
+    substrate = substrate_for(data_dir, host)
+    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0))
+    short = dataclasses.replace(settings, reserve_memory=substrate.capacity().memory_bytes)
+    async with Engine.open(short, substrate) as engine:
+        with pytest.raises(Exhausted, match="of memory left and keeps") as caught:
+            await engine.create_session(OWNER, SPEC)
+        assert caught.value.retry_after_s
+    async with Engine.open(settings, substrate) as engine:
+        await engine.create_session(OWNER, SPEC)
+        await engine.destroy_all()
 
 
 async def _eventually(engine: Engine, session_id: str, text: str) -> bytes:

@@ -181,7 +181,7 @@ async def test_every_decision_can_be_seen_with_its_rule_and_bytes(reaching: Cell
         (Verdict.CLOSED, "allowed.example", TALK, entry),
     ]
     assert (named[-1].address, named[-1].bytes_sent, named[-1].bytes_received) == (far.address, 5, 5)
-    rows = [json.loads(row) for row in await reaching.engine.events(OWNER, reaching.id)]
+    rows = [json.loads(row) for row in (await reaching.engine.events(OWNER, reaching.id)).events]
     closed = next(row for row in rows if row["event"] == "egress.closed")
     assert (closed["name"], closed["rule"], closed["bytes_received"]) == ("allowed.example", entry, 5)
 

@@ -56,7 +56,10 @@ async def test_a_run_that_began_leaves_traces(runtime: Runtime, restartable: Res
     """The control: whatever the others find missing is there when a run begins."""
     async with restartable.open() as engine:
         cell = await _session(engine, runtime)
-        run = await engine.start_run(OWNER, cell.id, _SLEEP)
+        run = await engine.start_run(OWNER, cell.id, Command(what=Shell("echo begun; sleep 600"), timeout_s=0))
+        async with asyncio.timeout(60):
+            while not engine.poll_run(OWNER, run.run_id).stdout:
+                await asyncio.sleep(0.01)
         assert _traces(restartable, cell) == [run.run_id, run.run_id, "one runs"]
     assert await _traces_later(restartable, cell) == [run.run_id, run.run_id, "one runs"]
 

@@ -95,7 +95,7 @@ async def test_the_value_is_nowhere_but_in_the_command(
         await engine.destroy_terminal(OWNER, terminal.terminal_id)
         written = _everything_written(engine_dir)
         transcript = engine.transcript(OWNER, cell.id).output
-        events = "\n".join(await engine.events(OWNER, cell.id))
+        events = "\n".join((await engine.events(OWNER, cell.id)).events)
         view = repr(engine.get_session(OWNER, cell.id))
     assert marker in transcript
     assert any(marker.encode() in content for content in written.values())

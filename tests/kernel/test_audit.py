@@ -53,6 +53,18 @@ def test_what_was_answered_is_recorded_and_survives_a_kill(mortal: Server) -> No
     assert SECRET.encode() not in whole
 
 
+def test_refusals_that_were_counted_are_told_when_the_server_stops(mortal: Server) -> None:
+    with SandboxClient(target=mortal.target()) as client:
+        for _ in range(50):
+            with pytest.raises(SandboxError):
+                client.destroy_session("not-mine")
+    mortal.stop()
+    found = [each for each in records(mortal.data_dir) if each["outcome"] == "NOT_FOUND"]
+    assert len(found) < 20
+    assert sum(int(each.get("not_recorded", 1)) for each in found) == 50
+    assert verify(mortal.data_dir).ok
+
+
 def test_a_command_that_outlives_the_server_is_recorded_as_begun(mortal: Server) -> None:
     with SandboxClient(target=mortal.target()) as client, ThreadPoolExecutor(1) as elsewhere:
         sid = client.create_session(runtime_class="container")

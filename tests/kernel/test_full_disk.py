@@ -1,4 +1,4 @@
-"""The store and the audit trail on a disk that is really full."""
+"""The store, the audit trail and the whole server on a disk that is really full."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from pathlib import Path
 import pytest
 
 from k8e.audit import Journal, records, verify
+from k8e.client import Exhausted, SandboxClient
+from k8e.egress.spares import Indices
 from k8e.engine.store import Change, Store
-from k8e.errors import StoreFailed
+from k8e.engine.transcript import Transcript
+from k8e.errors import DiskFull
+from k8e.model import MIB
+from k8e.setup.provision import Provisioned
+from tests.support.servers import NO_POOL, Server
+from tests.support.small_disks import small_disk as disk_for_a_server
+from tests.support.small_disks import take_all
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +48,7 @@ async def test_a_full_disk_fails_the_caller_and_loses_nothing(small_disk: Path) 
     await store.commit(_workspace("before"))
     ballast = small_disk / "ballast"
     _fill(ballast)
-    with pytest.raises(StoreFailed, match="free space"):
+    with pytest.raises(DiskFull, match="free space"):
         await store.commit(*(_workspace(f"{n}-{'x' * 1000}") for n in range(100)))
     ballast.unlink()
     await store.commit(_workspace("after"))
@@ -67,3 +75,84 @@ def test_a_full_disk_does_not_stop_the_audit_trail_for_good(
     journal.close()
     assert verify(small_disk).ok
     assert [record["n"] for record in records(small_disk)] == list(range(-1, 200))
+
+
+def test_a_transcript_on_a_full_disk_leaves_out_whole_texts_and_goes_on_later(small_disk: Path) -> None:
+    transcript = Transcript(small_disk / "session" / "transcript")
+    transcript.append(b"before\n")
+    ballast = small_disk / "ballast"
+    _fill(ballast)
+    transcript.append(b"lost\n" * 10_000)
+    Transcript(small_disk / "another" / "transcript").append(b"lost\n" * 10_000)
+    assert transcript.read(0).output == "before\n"
+    assert Transcript(small_disk / "another" / "transcript").read(0).output == ""
+    ballast.unlink()
+    transcript.append(b"after\n")
+    Transcript(small_disk / "another" / "transcript").append(b"first\n")
+    assert transcript.read(0).output == "before\nafter\n"
+    assert Transcript(small_disk / "another" / "transcript").read(0).output == "first\n"
+
+
+def test_numbers_of_slots_that_a_full_disk_did_not_keep_are_not_given_out(small_disk: Path) -> None:
+    file = small_disk / "next"
+    first = Indices(file).take(frozenset())
+    ballast = small_disk / "ballast"
+    _fill(ballast)
+    indices = Indices(file)
+    with pytest.raises(OSError, match="No space left"):
+        indices.take(frozenset())
+    with pytest.raises(OSError, match="No space left"):
+        indices.take(frozenset())
+    ballast.unlink()
+    taken = indices.take(frozenset())
+    assert taken != first
+    assert Indices(file).take(frozenset()) not in {first, taken}
+
+
+@pytest.fixture
+def full_server(data_dir: Path, host: Provisioned) -> Iterator[Server]:
+    """A server with a disk of its own, which tests fill."""
+    with disk_for_a_server(data_dir, 600 * MIB) as place:
+        server = Server(place, *NO_POOL, "--default-runtime", "container", "--reserve-disk", "50Mi")
+        server.start()
+        try:
+            yield server
+        finally:
+            (place / "ballast").unlink(missing_ok=True)
+            server.destroy()
+
+
+def test_on_a_full_disk_commands_run_and_what_cannot_be_done_is_told(full_server: Server) -> None:
+    with SandboxClient(target=full_server.target()) as client:
+        session = client.create_session()
+        ballast = take_all(full_server.data_dir)
+        assert client.run("echo hello", session_id=session).stdout == "hello\n"
+        for tenant in ("", "new"):
+            with pytest.raises(Exhausted, match=f"free space on the disk of {full_server.data_dir}"):
+                client.create_session(tenant_id=tenant)
+        ballast.unlink()
+        client.create_session()
+        assert client.run("echo again", session_id=session).stdout == "again\n"
+
+
+def test_on_a_full_disk_sessions_can_be_destroyed(full_server: Server) -> None:
+    with SandboxClient(target=full_server.target()) as client:
+        sessions = [client.create_session() for _ in range(2)]
+        take_all(full_server.data_dir)
+        for session in sessions:
+            client.destroy_session(session)
+        assert not client.sessions()
+        assert not list((full_server.data_dir / "sandboxes").iterdir())
+
+
+def test_a_server_starts_on_a_full_disk_so_that_room_can_be_made(full_server: Server) -> None:
+    with SandboxClient(target=full_server.target()) as client:
+        session = client.create_session()
+    full_server.stop()
+    take_all(full_server.data_dir)
+    full_server.start()
+    with SandboxClient(target=full_server.target()) as client:
+        assert client.run("echo hello", session_id=session).stdout == "hello\n"
+        client.destroy_session(session)
+        (full_server.data_dir / "ballast").unlink()
+        client.create_session()

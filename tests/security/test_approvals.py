@@ -78,7 +78,7 @@ async def test_the_person_beside_the_agent_decides_and_both_see_it(service: Serv
         await _decide(service, PERSON, approval_id)
     heard = waiting.result()
     assert (heard.approved, heard.status, heard.decided_by, heard.reason) == (True, "approved", "key:phone", "seen")
-    events = [json.loads(row) for row in await box.engine.events(OWNER, box.id)]
+    events = [json.loads(row) for row in (await box.engine.events(OWNER, box.id)).events]
     told = {each["event"]: each for each in events if each["event"].startswith("approval.")}
     assert told["approval.asked"]["asked_by"] == "uid:0"
     assert told["approval.decided"]["decided_by"] == "key:phone"

@@ -230,7 +230,7 @@ async def test_the_value_is_not_written_down_on_the_host(cell: Cell, world: Worl
     written = contents(home.members, home.log, world.data_dir / "engine")
     assert any(word in content for content in written.values())
     assert [path for path, content in written.items() if VALUE.encode() in content] == []
-    events = await brokering.events(OWNER, cell.id)
+    events = (await brokering.events(OWNER, cell.id)).events
     assert VALUE not in "".join(events)
     arguments = await asyncio.to_thread(lambda: b"".join(map(_arguments, Path("/proc").glob("[0-9]*/cmdline"))))
     assert VALUE.encode() not in arguments

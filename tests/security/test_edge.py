@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import grpc
@@ -96,6 +96,45 @@ async def test_both_doors_leave_the_same_record(tmp_path: Path) -> None:
     assert shown == [("CreateSession", ME, "t", "loopback"), ("CreateSession", ME, "t", "unix")]
     assert all(str(each["session_id"]).startswith("sess-") for each in kept.records[:2])
     assert (kept.records[2]["session_id"], kept.records[2]["outcome"]) == ("none-such", "NOT_FOUND")
+
+
+@pytest.mark.parametrize("second", [pb.ExecInput(stdin=b"x"), pb.ExecInput(start=pb.ExecRequest())])
+async def test_what_ran_before_a_bad_message_is_written_each_time(tmp_path: Path, second: pb.ExecInput) -> None:
+    kept = Kept()
+    async with connect_door(tmp_path, steps=[Auditing(kept)]) as doors, open_channel(doors.door.target) as channel:
+        stub = SandboxStub(channel)
+        session_id = (await stub.CreateSession(pb.CreateSessionRequest())).session_id
+        start = pb.ExecInput(start=pb.ExecRequest(session_id=session_id, command="sleep 60"))
+        for messages in [[start, second]] * 10 + [[second]] * 10:
+            with pytest.raises(aio.AioRpcError) as refused:
+                async for _ in stub.ExecAttach(_each(messages)):
+                    pass
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    refusals = [each for each in kept.records if each["rpc"] == "ExecAttach"]
+    assert [each["outcome"] for each in refusals[:10]] == ["INVALID_ARGUMENT"] * 10
+    assert sum("session_id" in each for each in refusals) == 10
+    assert len(refusals) < 20, "what never ran is counted"
+
+
+async def test_what_was_written_before_a_bad_message_is_recorded_each_time(tmp_path: Path) -> None:
+    """All messages of a call lie ready here, so that nothing is waited for between them."""
+    kept = Kept()
+    async with connect_door(tmp_path, steps=[Auditing(kept)]) as doors, doors.wire() as wire:
+        made = (await wire.ask("CreateSession", {})).json["session_id"]
+        begin = {"open": {"session_id": made, "path": "f", "append": True}}
+        for messages in [[begin, {"data": "eA=="}, begin]] * 10 + [[{"data": "eA=="}]] * 10:
+            async with doors.wire() as other:
+                reply = await other.ask_stream("WriteStream", *messages)
+            assert reply.end["error"]["code"] == "invalid_argument"
+    records = [each for each in kept.records if each["rpc"] == "WriteStream"]
+    assert [each["outcome"] for each in records[:10]] == ["INVALID_ARGUMENT"] * 10
+    assert sum(each.get("path") == "f" for each in records) == 10
+    assert len(records) < 20, "what was never opened is counted"
+
+
+async def _each(messages: list[pb.ExecInput]) -> AsyncIterator[pb.ExecInput]:
+    for message in messages:
+        yield message
 
 
 async def test_both_doors_continue_the_callers_trace(tmp_path: Path) -> None:

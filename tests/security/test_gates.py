@@ -673,7 +673,7 @@ async def test_the_user_whose_agent_asked_may_decide_in_its_window_and_the_event
         window = StraightCall(replace(agent.caller))
         await decide(service, asked, call=window, presence="elicitation")
     assert task.result().ok
-    events = [json.loads(row) for row in await box.engine.events(OWNER, box.id)]
+    events = [json.loads(row) for row in (await box.engine.events(OWNER, box.id)).events]
     told = {each["event"]: each for each in events}
     assert told["gate.asked"]["asked_by"] == "uid:0"
     assert told["gate.passed"]["decided_by"] == "uid:0 in an agent's window"

@@ -8,33 +8,45 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import json
+import math
 import os
+import re
 import resource
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from k8e.doors.service.errors import answer_for
+from k8e.engine.backoff import DEFAULT_BACKOFF, BackoffSettings
 from k8e.engine.boxes import Box
+from k8e.engine.commands import processes
 from k8e.engine.execs import ExecStream
 from k8e.engine.files import Files
+from k8e.engine.session import Session
 from k8e.engine.substrate import Substrate
 from k8e.engine.tasks import Tasks
+from k8e.engine.terminals import Terminal
 from k8e.errors import K8eError, SandboxFailed
-from k8e.model import Death, Outcome, Reason, SandboxId, Template
+from k8e.model import Death, Outcome, Reason, SandboxId, Template, TerminalId
 from k8e.wire import frames
 from k8e.wire.aio import Link
 from k8e.wire.items import Opened
 from k8e.wire.mux import Mux
+from k8e.wire.outbox import Outbox, window
 from tests.support.descriptors import Descriptors, descriptors
 from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.anyio
 
-Answer = Callable[[Mux, int, Opened], None]
+Answer = Callable[[Mux, int, Opened], bytes | None]
+"""What it returns is sent as it is."""
+PATIENCE_S = 60.0
 _GIVEN = 7
 _GIFT = "/dev/null"
 
@@ -69,22 +81,35 @@ class _Impostor:
                 self._peers.append(peer)
                 with contextlib.suppress(OSError, frames.ProtocolError):
                     self._talk(peer)
+                with contextlib.suppress(OSError):
+                    peer.shutdown(socket.SHUT_RDWR)
 
     def _talk(self, peer: socket.socket) -> None:
         mux, decoder = Mux(is_dialer=False), frames.Decoder()
         mux.hello({"version": 1, "boot": "impostor", "pid": 1})
         while True:
-            while parts := mux.output(1 << 20):
-                for part in parts:
-                    self._send(peer, bytes(part))
+            self._flush(mux, peer)
             data = peer.recv(65536)
             if not data:
                 return
             for number, item in mux.receive(decoder.feed(data)):
                 if isinstance(item, Opened):
-                    self._answer(mux, number, item)
+                    try:
+                        raw = self._answer(mux, number, item)
+                    except _HungUp:
+                        self._flush(mux, peer)
+                        return
+                    self._flush(mux, peer)
+                    self._send(peer, raw or b"")
+
+    def _flush(self, mux: Mux, peer: socket.socket) -> None:
+        while parts := mux.output(1 << 20):
+            for part in parts:
+                self._send(peer, bytes(part))
 
     def _send(self, peer: socket.socket, data: bytes) -> None:
+        if not data:
+            return
         null = os.open(_GIFT, os.O_RDONLY)
         gift = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [null] * _GIVEN))] if self._gifts else []
         sent = peer.sendmsg([data], gift)
@@ -99,8 +124,10 @@ class _OneSandbox:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._dead = asyncio.Event()
+        self.dials = 0
 
     async def dial(self, sandbox: SandboxId) -> Link:
+        self.dials += 1
         return await Link.dial(self._path, timeout_s=60)
 
     async def death(self, sandbox: SandboxId) -> Death:
@@ -127,7 +154,11 @@ def _impostor(tmp_path: Path, answer: Answer, *, gifts: bool = False) -> Iterato
 
 
 def _box(impostor: _Impostor, tasks: Tasks) -> Box:
-    return Box(SandboxId("sb-x"), Template(), cast("Substrate", _OneSandbox(impostor.path)), tasks)
+    return _box_in(_OneSandbox(impostor.path), tasks)
+
+
+def _box_in(sandbox: _OneSandbox, tasks: Tasks, *, backoff: BackoffSettings = DEFAULT_BACKOFF) -> Box:
+    return Box(SandboxId("sb-x"), Template(), cast("Substrate", sandbox), tasks, backoff=backoff)
 
 
 def _honest(mux: Mux, number: int, item: Opened) -> None:
@@ -164,18 +195,208 @@ async def test_the_control_an_honest_agents_outcome_is_believed(tmp_path: Path) 
     "fields",
     [
         {},
-        {"code": -1, "signal": "KILL", "reason": ["exited"], "detail": {"a": 1}, "duration_ms": None},
-        {"code": 10**30, "signal": 10**30, "reason": "exited", "detail": "x" * 100_000, "duration_ms": -5},
-        {"code": True, "signal": 3.5, "reason": "__import__('os').system('id')"},
+        {"code": None, "signal": None, "reason": ["exited"], "detail": {"a": 1}, "duration_ms": None},
+        {"code": 255, "signal": 64, "reason": "exited", "detail": "x" * 100_000, "duration_ms": 2**53},
+        {"code": 1, "reason": "__import__('os').system('id')", "detail": "\ud800"},
     ],
 )
 async def test_a_nonsensical_outcome_becomes_a_bounded_value(tmp_path: Path, fields: dict[str, object]) -> None:
     with _impostor(tmp_path, _liar(fields)) as impostor:
         async with Tasks() as tasks:
             outcome = await _outcome(_box(impostor, tasks), tasks)
-    assert 0 <= outcome.exit_code < 2**54
-    assert 0 <= outcome.duration_ms < 2**53
+    assert 0 <= outcome.exit_code <= 255
+    assert 0 <= outcome.duration_ms <= 2**53
     assert len(outcome.detail) <= 4096
+    assert outcome.detail.encode() == outcome.detail.encode("utf-8", "surrogateescape")
+
+
+BAD_NUMBERS = [
+    "Infinity",
+    "-Infinity",
+    "NaN",
+    "1e999",
+    "-1e999",
+    "9223372036854775809",
+    "-9223372036854775809",
+    "1" + 5000 * "0",
+    "-1" + 5000 * "0",
+    "true",
+    '"7"',
+    "[" * 900 + "]" * 900,
+]
+_ENTRY = {"path": "/x", "kind": "file", "size": 1, "modified": 1.5, "mode": 420, "target": ""}
+_PROCESS = {"pid": 7, "comm": "sh", "state": "S"}
+_ENDED = {"code": 3, "signal": None, "reason": "exited", "detail": "", "duration_ms": 1}
+
+
+def _event(number: int, name: str, fields: object) -> tuple[int, int, object]:
+    return number, frames.EVENT, {"event": name, "fields": fields}
+
+
+def _ended(number: int, result: object) -> tuple[int, int, object]:
+    return number, frames.END, {"result": result}
+
+
+def _truth(number: int, op: str) -> list[tuple[int, int, object]]:
+    """What an honest agent says to this question."""
+    match op:
+        case "file.stat":
+            return [_ended(number, _ENTRY)]
+        case "file.list":
+            return [_event(number, "entries", {"entries": [_ENTRY]}), _ended(number, {})]
+        case "file.write":
+            return [_event(number, "written", {"size": 1}), _ended(number, {})]
+        case "exec":
+            return [_event(number, "started", {"pid": 7}), _event(number, "exited", _ENDED), _ended(number, {})]
+        case "processes":
+            return [_ended(number, {"processes": [_PROCESS]})]
+        case "foreground":
+            return [_ended(number, {"pgid": 7, "input_waiting": True})]
+        case _:
+            return [_ended(number, {})]
+
+
+def _with_number(op: str, field: str, number: str) -> Answer:
+    """Tells the truth but for one number, the first time that it is asked this."""
+    left = 1
+
+    def answer(mux: Mux, stream: int, item: Opened) -> bytes:
+        nonlocal left
+        # Written by hand: nobody else would write such numbers.
+        lies, left = (left, 0) if item.op == op else (0, left)
+        said = b""
+        for each, kind, body in _truth(stream, item.op):
+            text = json.dumps(body)
+            if lies:
+                text = re.sub(rf'("{field}": )(null|[0-9.]+)', lambda found: found[1] + number, text)
+            said += frames.frame(each, kind, text.encode())
+        return said
+
+    return answer
+
+
+async def _stat(box: Box, _tasks: Tasks) -> object:
+    return await Files(box).stat("/x")
+
+
+async def _list(box: Box, _tasks: Tasks) -> object:
+    return await Files(box).list("/", recursive=True)
+
+
+async def _write(box: Box, _tasks: Tasks) -> object:
+    async def nothing() -> AsyncIterator[bytes]:
+        for each in list[bytes]():
+            yield each
+
+    return await Files(box).write("/x", nothing())
+
+
+@dataclass
+class _InSession:
+    box: Box
+    session_id: str = "s-x"
+    last_used: float = 0.0
+
+    def live_box(self) -> Box:
+        return self.box
+
+
+async def _processes(box: Box, _tasks: Tasks) -> object:
+    return await processes(cast("Session", _InSession(box)))
+
+
+async def _foreground(box: Box, tasks: Tasks) -> object:
+    session = cast("Session", _InSession(box))
+    return await Terminal(TerminalId("t-x"), session, ExecStream(box, "t-x", tasks), pid=7).foreground()
+
+
+CALLS: list[tuple[str, Callable[[Box, Tasks], Awaitable[object]], tuple[str, ...]]] = [
+    ("file.stat", _stat, ("size", "modified", "mode")),
+    ("file.list", _list, ("size", "modified", "mode")),
+    ("file.write", _write, ("size",)),
+    ("exec", _outcome, ("pid", "code", "signal", "duration_ms")),
+    ("processes", _processes, ("pid",)),
+    ("foreground", _foreground, ("pgid",)),
+]
+
+
+@pytest.mark.parametrize("number", BAD_NUMBERS, ids=lambda number: number[:24])
+@pytest.mark.parametrize(
+    ("op", "call", "field"),
+    [pytest.param(op, call, field, id=f"{op}-{field}") for op, call, fields in CALLS for field in fields],
+)
+async def test_a_bad_number_is_an_error_of_that_call_and_of_no_other(
+    tmp_path: Path, op: str, call: Callable[[Box, Tasks], Awaitable[object]], field: str, number: str
+) -> None:
+    with _impostor(tmp_path, _with_number(op, field, number)) as impostor:
+        async with Tasks() as tasks:
+            sandbox = _OneSandbox(impostor.path)
+            box = _box_in(sandbox, tasks)
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(SandboxFailed, match=f"answered nonsense: its '{field}'"):
+                    await call(box, tasks)
+                # The control: the same call, told the truth, over the same link.
+                assert await call(box, tasks)
+            assert sandbox.dials == 1
+
+
+@pytest.mark.parametrize("path", ["x" * 4097, "\ud800", 7, None])
+async def test_a_path_that_is_none_is_an_error_of_that_call(tmp_path: Path, path: object) -> None:
+    entries = [dict(_ENTRY), {**_ENTRY, "path": path}]
+    told = iter([entries, [_ENTRY]])
+
+    def answer(mux: Mux, number: int, item: Opened) -> None:
+        mux.event(number, "entries", {"entries": next(told)})
+        mux.end(number, {})
+
+    with _impostor(tmp_path, answer) as impostor:
+        async with Tasks() as tasks:
+            box = _box(impostor, tasks)
+            with pytest.raises(SandboxFailed, match="answered nonsense: its 'path'"):
+                await Files(box).list("/", recursive=True)
+            assert len((await Files(box).list("/", recursive=True)).entries) == 1
+
+
+async def test_a_listing_without_end_is_cut_into_pages(tmp_path: Path) -> None:
+    def answer(mux: Mux, number: int, item: Opened) -> None:
+        for batch in range(40):
+            entries = [{**_ENTRY, "path": f"/d/{batch:04}{each:04}"} for each in range(500)]
+            mux.event(number, "entries", {"entries": entries})
+
+    with _impostor(tmp_path, answer) as impostor:
+        async with Tasks() as tasks:
+            page = await Files(_box(impostor, tasks)).list("/d", recursive=True)
+            assert (len(page.entries), page.after) == (10_000, "/d/00190499")
+
+
+@pytest.mark.parametrize("again", ["/d/b", "/d/a", "/c"])
+async def test_a_listing_that_goes_back_is_nonsense(tmp_path: Path, again: str) -> None:
+    told = iter([["/d/a", "/d/b", again], ["/d/a", "/d/b", "/d/b/c"]])
+
+    def answer(mux: Mux, number: int, item: Opened) -> None:
+        mux.event(number, "entries", {"entries": [{**_ENTRY, "path": path} for path in next(told)]})
+        mux.end(number, {})
+
+    with _impostor(tmp_path, answer) as impostor:
+        async with Tasks() as tasks:
+            files = Files(_box(impostor, tasks))
+            with pytest.raises(SandboxFailed, match="answered nonsense: a listing out of order"):
+                await files.list("/d", recursive=True)
+            assert len((await files.list("/d", recursive=True)).entries) == 3
+
+
+@pytest.mark.parametrize("code", ["io", "nobody knows it", 7, None])
+async def test_the_words_of_a_refusal_are_shown_whatever_they_are(tmp_path: Path, code: object) -> None:
+    def answer(mux: Mux, number: int, item: Opened) -> bytes:
+        body = {"error": {"code": code, "message": "\ud800" + "x" * 10_000}}
+        return frames.frame(number, frames.END, json.dumps(body).encode())
+
+    with _impostor(tmp_path, answer) as impostor:
+        async with Tasks() as tasks:
+            with pytest.raises(K8eError) as raised:
+                await Files(_box(impostor, tasks)).stat("/x")
+    _, shown, _ = answer_for(raised.value)
+    assert shown.encode()
 
 
 async def test_an_agent_that_ends_without_an_outcome_is_an_error_of_that_call(tmp_path: Path) -> None:
@@ -228,6 +449,92 @@ async def test_an_agent_that_outstays_the_limit_loses_its_sandbox(
         async with Tasks() as tasks:
             outcome = await _outcome(_box(impostor, tasks), tasks, timeout_s=0.1)
     assert outcome.reason is Reason.SANDBOX_LOST
+
+
+class _HungUp(Exception):
+    """How a test's agent ends a link, once everything before is sent."""
+
+
+def _hangs_up(*, times: float, piece: int = 0) -> Answer:
+    """Says hello and hangs up on the first that is asked, so many times, each time after a piece of a command's output."""
+    left, text = times, b"all that it said"
+
+    def answer(mux: Mux, number: int, item: Opened) -> None:
+        nonlocal left
+        if item.op not in ("exec", "attach"):
+            mux.end(number, {})
+            return
+        at = int(item.args.get("offsets", {}).get("1", 0))
+        outbox = Outbox(window(1), at)
+        mux.event(number, "started", {"pid": 7})
+        mux.attach(number, 1, outbox, cursor=at)
+        left -= 1
+        if left >= 0:
+            outbox.append(text[at : at + piece])
+            raise _HungUp
+        outbox.append(text[at:])
+        outbox.finish()
+        ended = {"code": 0, "signal": None, "reason": "exited", "detail": "", "duration_ms": 1}
+        mux.event(number, "exited", ended, after_data=True)
+        mux.end(number, {})
+
+    return answer
+
+
+async def _said(stream: ExecStream) -> tuple[bytes, Outcome]:
+    said = b""
+    async for item in stream:
+        if isinstance(item, Outcome):
+            return said, item
+        said += item.payload
+    raise AssertionError("no outcome")
+
+
+@pytest.mark.parametrize("times", [0, 1, 3])
+async def test_the_control_a_link_that_breaks_costs_a_command_nothing(tmp_path: Path, times: int) -> None:
+    with _impostor(tmp_path, _hangs_up(times=times, piece=4)) as impostor:
+        async with Tasks() as tasks:
+            sandbox = _OneSandbox(impostor.path)
+            stream = ExecStream(_box_in(sandbox, tasks), "exec-1", tasks)
+            await stream.start({"id": "exec-1"})
+            said, outcome = await _said(stream)
+    assert (said, outcome.exit_code) == (b"all that it said", 0)
+    assert sandbox.dials == 1 + times
+
+
+async def test_an_agent_that_hangs_up_on_whoever_dials_ends_the_command_not_the_server(tmp_path: Path) -> None:
+    backoff = BackoffSettings(first_s=0.001, most_s=0.25)
+    with _impostor(tmp_path, _hangs_up(times=math.inf)) as impostor:
+        async with Tasks() as tasks:
+            sandbox = _OneSandbox(impostor.path)
+            box = _box_in(sandbox, tasks, backoff=backoff)
+            stream = ExecStream(box, "exec-1", tasks)
+            await stream.start({"id": "exec-1"})
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(SandboxFailed, match="it hung up 9 times in a row"):
+                    await _said(stream)
+            # One for each pause between the first and the longest.
+            assert sandbox.dials == 9
+
+
+async def test_an_agent_that_hangs_up_is_dialled_ever_more_rarely_whoever_needs_it(tmp_path: Path) -> None:
+    with _impostor(tmp_path, _hangs_up(times=math.inf)) as impostor:
+        async with Tasks() as tasks:
+            sandbox = _OneSandbox(impostor.path)
+            box = _box_in(sandbox, tasks)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            streams = [ExecStream(box, f"exec-{number}", tasks) for number in range(20)]
+            for stream in streams:
+                await stream.start({"id": stream.exec_id})
+            reading = [tasks.start(_said(stream), name="reading") for stream in streams]
+            async with asyncio.timeout(PATIENCE_S):
+                while sandbox.dials < 6:
+                    await asyncio.sleep(0.001)
+            # Five pauses, each twice the one before.
+            assert loop.time() - began >= 31 * DEFAULT_BACKOFF.first_s
+            for task in reading:
+                task.cancel()
 
 
 def _gifts(opened: Descriptors) -> list[int]:

@@ -111,7 +111,7 @@ class Crowd:
 
     def check(self) -> None:
         self.book.read()
-        assert not self.book.wrong, self.book.wrong[:10]
+        assert not self.book.wrong, (self.book.wrong[:10], self._server.complaints())
         for name, process in self._processes:
             assert process.poll() is None, (self._journals / f"{name}.log").read_text()[-3000:]
 

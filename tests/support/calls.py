@@ -9,6 +9,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from k8e.byte_budget import ByteBudget, ByteReservation
 from k8e.doors.engine import Engine
 from k8e.doors.service import IdentityRpcs, ServerFacts, Service
 from k8e.identity import Office
@@ -27,6 +28,7 @@ class StraightCall:
     written: list[Message] = field(default_factory=list)
     trailed: dict[str, Any] = field(default_factory=dict)
     traceparent: str = ""
+    reservation: ByteReservation = field(default_factory=lambda: ByteBudget().open("test"))
 
     @property
     def owner(self) -> OwnerId:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from k8e.byte_budget import ByteBudget
 from k8e.doors.connect import Bounds, serve
 from k8e.doors.service.edge import Step
 from tests.support.door import OpenDoor, open_door
@@ -167,9 +168,11 @@ class ConnectDoor:
 
 
 @asynccontextmanager
-async def connect_door(root: Path, *, steps: Sequence[Step] = (), **bounds: int | float) -> AsyncIterator[ConnectDoor]:
+async def connect_door(
+    root: Path, *, steps: Sequence[Step] = (), budget: ByteBudget | None = None, **bounds: int | float
+) -> AsyncIterator[ConnectDoor]:
     """The JSON door over the fake engine, beside the gRPC door."""
-    async with open_door(root, steps=steps) as door:
+    async with open_door(root, steps=steps, budget=budget) as door:
         path = root / "server" / "k8e.sock"
         async with serve(door.edge, path=path, bounds=Bounds(**bounds)):  # type: ignore[arg-type]  # any of them
             yield ConnectDoor(path, door)

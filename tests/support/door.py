@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from k8e.byte_budget import ByteBudget
 from k8e.client.discovery import Target
 from k8e.doors.connect import serve as serve_connect
 from k8e.doors.grpc import Address, Door, FrontSettings, listening, serve
@@ -69,6 +70,7 @@ async def open_door(
     loopback: bool = True,
     settings: FrontSettings = FRONT,
     steps: Sequence[Step] = (),
+    budget: ByteBudget | None = None,
     mcp_grace_s: float = 60,
     presence: Presence = IN_PERSON,
     undrained: Callable[[], None] = lambda: None,
@@ -91,7 +93,7 @@ async def open_door(
                 mcp=McpRpcs(mcp),
                 presence=presence,
             )
-            edge = Edge(service, keeper, steps=steps)
+            edge = Edge(service, keeper, steps=steps, budget=budget)
             serving = serve(
                 edge,
                 listening=places,

@@ -21,10 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from k8e.byte_budget import Keep, always
 from k8e.doors.engine import PoolStatus
 from k8e.engine import gates as asking
 from k8e.engine import lists
 from k8e.engine.approvals import Approval
+from k8e.engine.events import EventPage
+from k8e.engine.files import FilePage
 from k8e.engine.settings import EgressSettings
 from k8e.errors import InvalidSpec, NotFound
 from k8e.model import (
@@ -392,7 +395,7 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
         return self.told(limit=limit, follow=follow)
 
     async def pip_install(
-        self, owner: OwnerId, session_id: SessionId, packages: Sequence[str], *, asked_by: str = ""
+        self, owner: OwnerId, session_id: SessionId, packages: Sequence[str], *, asked_by: str = "", keep: Keep = always
     ) -> ExecResult:
         command = Command(what=Argv(("pip", "install", *packages)))
         await self._allowed(owner, session_id, asked_by, command)
@@ -412,7 +415,9 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
 
     # Commands
 
-    async def exec(self, owner: OwnerId, session_id: SessionId, command: Command, *, asked_by: str = "") -> ExecResult:
+    async def exec(
+        self, owner: OwnerId, session_id: SessionId, command: Command, *, asked_by: str = "", keep: Keep = always
+    ) -> ExecResult:
         session = await self._allowed(owner, session_id, asked_by, command)
         stream = await self._start(session, command)
         kept = {1: bytearray(), 2: bytearray()}
@@ -550,12 +555,21 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
         return self._entry(self._session(owner, session_id), real)
 
     async def list_files(
-        self, owner: OwnerId, session_id: SessionId, path: str, *, recursive: bool = False, since_s: float = 0
-    ) -> Sequence[FileEntry]:
+        self,
+        owner: OwnerId,
+        session_id: SessionId,
+        path: str,
+        *,
+        recursive: bool = False,
+        since_s: float = 0,
+        after: str = "",
+        most: int = 0,
+    ) -> FilePage:
         session = self._session(owner, session_id)
         real = self._real(owner, session_id, path)
         found = [self._entry(session, each) for each in sorted(real.rglob("*") if recursive else real.iterdir())]
-        return [entry for entry in found if entry.modified_s >= since_s]
+        wanted = [entry for entry in found if entry.modified_s >= since_s and (not after or entry.path > after)]
+        return FilePage(wanted[:most] if most else wanted, wanted[most - 1].path if 0 < most < len(wanted) else "")
 
     async def make_directory(self, owner: OwnerId, session_id: SessionId, path: str, *, asked_by: str = "") -> None:
         if not self._real(owner, session_id, path).is_dir():
@@ -607,8 +621,10 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
         end = offset + len(part)
         return FakeTranscript(output=part, offset=offset, next_offset=end, truncated_before=False, eof=end == len(text))
 
-    async def events(self, owner: OwnerId, session_id: SessionId, *, limit: int) -> Sequence[str]:
-        return self._session(owner, session_id).events[-limit:]
+    async def events(self, owner: OwnerId, session_id: SessionId, *, limit: int, before: int = 0) -> EventPage:
+        known = self._session(owner, session_id).events
+        end = before or len(known)
+        return EventPage(known[max(end - limit, 0) : end], max(end - limit, 0))
 
     def list_workspaces(self, owner: OwnerId | None) -> Sequence[FakeWorkspace]:
         found = {(each.owner, each.spec.tenant) for each in self._sessions.values() if owner in {None, each.owner}}

@@ -87,6 +87,11 @@ class Server:
         """As a client on this machine finds it."""
         return discover(environ={"K8E_DATA_DIR": str(self.data_dir)})
 
+    def complaints(self) -> str:
+        """What its log has of warnings and errors, the end of it."""
+        lines = (self.data_dir / "log").read_text(errors="replace").splitlines()
+        return "\n".join(line for line in lines if " INFO " not in line)[-4000:]
+
     def by_tls(self) -> Target:
         """As a client elsewhere would come."""
         return dataclasses.replace(self.target(), socket="")

@@ -205,20 +205,24 @@ class SessionUsage(_message.Message):
     def __init__(self, cpu_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., processes: _Optional[int] = ...) -> None: ...
 
 class ListSessionsRequest(_message.Message):
-    __slots__ = ("phase", "all_owners", "with_usage")
+    __slots__ = ("phase", "all_owners", "with_usage", "page_token")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ALL_OWNERS_FIELD_NUMBER: _ClassVar[int]
     WITH_USAGE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     phase: str
     all_owners: bool
     with_usage: bool
-    def __init__(self, phase: _Optional[str] = ..., all_owners: _Optional[bool] = ..., with_usage: _Optional[bool] = ...) -> None: ...
+    page_token: bytes
+    def __init__(self, phase: _Optional[str] = ..., all_owners: _Optional[bool] = ..., with_usage: _Optional[bool] = ..., page_token: _Optional[bytes] = ...) -> None: ...
 
 class ListSessionsResponse(_message.Message):
-    __slots__ = ("sessions",)
+    __slots__ = ("sessions", "next_page_token")
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     sessions: _containers.RepeatedCompositeFieldContainer[GetSessionResponse]
-    def __init__(self, sessions: _Optional[_Iterable[_Union[GetSessionResponse, _Mapping]]] = ...) -> None: ...
+    next_page_token: bytes
+    def __init__(self, sessions: _Optional[_Iterable[_Union[GetSessionResponse, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ...) -> None: ...
 
 class DestroySessionRequest(_message.Message):
     __slots__ = ("session_id",)
@@ -594,18 +598,24 @@ class ReadFileResponse(_message.Message):
     def __init__(self, content: _Optional[str] = ..., content_bytes: _Optional[bytes] = ...) -> None: ...
 
 class ListFilesRequest(_message.Message):
-    __slots__ = ("session_id", "since")
+    __slots__ = ("session_id", "since", "page_token", "page_size")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     since: int
-    def __init__(self, session_id: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
+    page_token: bytes
+    page_size: int
+    def __init__(self, session_id: _Optional[str] = ..., since: _Optional[int] = ..., page_token: _Optional[bytes] = ..., page_size: _Optional[int] = ...) -> None: ...
 
 class ListFilesResponse(_message.Message):
-    __slots__ = ("files",)
+    __slots__ = ("files", "next_page_token")
     FILES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     files: _containers.RepeatedCompositeFieldContainer[FileEntry]
-    def __init__(self, files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ...) -> None: ...
+    next_page_token: bytes
+    def __init__(self, files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ...) -> None: ...
 
 class FileEntry(_message.Message):
     __slots__ = ("path", "modified", "type", "size", "path_bytes", "mode", "target", "modified_s")
@@ -688,18 +698,22 @@ class StatFileRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., path: _Optional[str] = ..., no_follow: _Optional[bool] = ..., path_bytes: _Optional[bytes] = ...) -> None: ...
 
 class ListDirectoryRequest(_message.Message):
-    __slots__ = ("session_id", "path", "recursive", "since", "path_bytes")
+    __slots__ = ("session_id", "path", "recursive", "since", "path_bytes", "page_token", "page_size")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     RECURSIVE_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     PATH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     path: str
     recursive: bool
     since: int
     path_bytes: bytes
-    def __init__(self, session_id: _Optional[str] = ..., path: _Optional[str] = ..., recursive: _Optional[bool] = ..., since: _Optional[int] = ..., path_bytes: _Optional[bytes] = ...) -> None: ...
+    page_token: bytes
+    page_size: int
+    def __init__(self, session_id: _Optional[str] = ..., path: _Optional[str] = ..., recursive: _Optional[bool] = ..., since: _Optional[int] = ..., path_bytes: _Optional[bytes] = ..., page_token: _Optional[bytes] = ..., page_size: _Optional[int] = ...) -> None: ...
 
 class MakeDirectoryRequest(_message.Message):
     __slots__ = ("session_id", "path", "path_bytes")
@@ -858,12 +872,14 @@ class ApproveActionResponse(_message.Message):
     def __init__(self, ok: _Optional[bool] = ...) -> None: ...
 
 class ListApprovalsRequest(_message.Message):
-    __slots__ = ("all", "all_owners")
+    __slots__ = ("all", "all_owners", "page_token")
     ALL_FIELD_NUMBER: _ClassVar[int]
     ALL_OWNERS_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     all: bool
     all_owners: bool
-    def __init__(self, all: _Optional[bool] = ..., all_owners: _Optional[bool] = ...) -> None: ...
+    page_token: bytes
+    def __init__(self, all: _Optional[bool] = ..., all_owners: _Optional[bool] = ..., page_token: _Optional[bytes] = ...) -> None: ...
 
 class Approval(_message.Message):
     __slots__ = ("approval_id", "session_id", "action", "status", "asked_by", "decided_by", "reason", "asked_at", "expires_at", "decided_at", "owner")
@@ -892,10 +908,12 @@ class Approval(_message.Message):
     def __init__(self, approval_id: _Optional[str] = ..., session_id: _Optional[str] = ..., action: _Optional[str] = ..., status: _Optional[str] = ..., asked_by: _Optional[str] = ..., decided_by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[int] = ..., expires_at: _Optional[int] = ..., decided_at: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class ListApprovalsResponse(_message.Message):
-    __slots__ = ("approvals",)
+    __slots__ = ("approvals", "next_page_token")
     APPROVALS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     approvals: _containers.RepeatedCompositeFieldContainer[Approval]
-    def __init__(self, approvals: _Optional[_Iterable[_Union[Approval, _Mapping]]] = ...) -> None: ...
+    next_page_token: bytes
+    def __init__(self, approvals: _Optional[_Iterable[_Union[Approval, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ...) -> None: ...
 
 class CreateApiKeyRequest(_message.Message):
     __slots__ = ("name", "ttl_s", "role", "owner")
@@ -1018,22 +1036,26 @@ class GetTranscriptResponse(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., output: _Optional[str] = ..., offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., truncated_before: _Optional[bool] = ..., eof: _Optional[bool] = ...) -> None: ...
 
 class GetEventsRequest(_message.Message):
-    __slots__ = ("session_id", "limit")
+    __slots__ = ("session_id", "limit", "page_token")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     limit: int
-    def __init__(self, session_id: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    page_token: bytes
+    def __init__(self, session_id: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[bytes] = ...) -> None: ...
 
 class GetEventsResponse(_message.Message):
-    __slots__ = ("events", "truncated", "returned")
+    __slots__ = ("events", "truncated", "returned", "next_page_token")
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     RETURNED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     events: _containers.RepeatedScalarFieldContainer[str]
     truncated: bool
     returned: int
-    def __init__(self, events: _Optional[_Iterable[str]] = ..., truncated: _Optional[bool] = ..., returned: _Optional[int] = ...) -> None: ...
+    next_page_token: bytes
+    def __init__(self, events: _Optional[_Iterable[str]] = ..., truncated: _Optional[bool] = ..., returned: _Optional[int] = ..., next_page_token: _Optional[bytes] = ...) -> None: ...
 
 class SnapshotPutRequest(_message.Message):
     __slots__ = ("name", "layers")

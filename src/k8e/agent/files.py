@@ -27,6 +27,7 @@ __all__ = ["Files", "entry_of", "remove_tree"]
 
 _READ_BYTES = 256 * 1024
 _BATCH = 500
+_PATH_BYTES = 4096
 _BATCH_CHARACTERS = 100 * 1024
 _FILE_MODE = 0o644
 _TEMPORARY = b".k8e-tmp-"
@@ -349,25 +350,39 @@ def _entries(args: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
     recursive, since = fields.flag(args, "recursive"), fields.number(args, "since", 0.0)
     with place_of(args) as top:
         fd = top.open(os.O_RDONLY | os.O_DIRECTORY)
-    return _walk(fd, os.path.normpath(top.path), recursive, since)
+    path = b"/" + os.path.normpath(top.path).lstrip(b"/")
+    return _walk(fd, path, recursive, since, _below(path, os.fsencode(fields.text(args, "after", ""))))
 
 
-def _walk(fd: int, path: bytes, recursive: bool, since: float) -> Iterator[Dict[str, Any]]:
+def _below(top: bytes, after: bytes) -> List[bytes]:
+    """The names from the top down to the entry after which a listing goes on."""
+    prefix = top.rstrip(b"/") + b"/"
+    if after and not after.startswith(prefix):
+        raise Refusal("invalid", "page_token: the listing to go on with is another directory's")
+    return after[len(prefix) :].split(b"/") if after else []
+
+
+def _walk(fd: int, path: bytes, recursive: bool, since: float, after: List[bytes]) -> Iterator[Dict[str, Any]]:
+    """Entries in the order of their names, parents first, as far as they can be named; from `after` on, without it."""
     try:
-        names = sorted(os.fsencode(name) for name in os.listdir(fd))
+        first, rest = (after[0], after[1:]) if after else (b"", [])
+        names = sorted(name for name in map(os.fsencode, os.listdir(fd)) if name >= first)
         for name in names:
+            if len(path) + len(name) >= _PATH_BYTES:
+                continue
+            is_resumed = bool(after) and name == first
             try:
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
             except OSError:
                 continue
-            if status.st_mtime >= since:
+            if status.st_mtime >= since and not is_resumed:
                 yield entry_of(os.path.join(path, name), status, _target(name, fd, status))
             if recursive and stat.S_ISDIR(status.st_mode):
                 try:
                     below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
                 except OSError:
                     continue
-                yield from _walk(below, os.path.join(path, name), recursive, since)
+                yield from _walk(below, os.path.join(path, name), recursive, since, rest if is_resumed else [])
     finally:
         os.close(fd)
 

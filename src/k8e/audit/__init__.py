@@ -5,7 +5,8 @@ the server's key. What it cannot: an older trail put back whole together with it
 """
 
 from k8e.audit.chain import Fields
+from k8e.audit.files import BUSY, MAIN
 from k8e.audit.journal import Journal
-from k8e.audit.verify import Finding, records, verify
+from k8e.audit.verify import BUSY_NOTE, Finding, records, verify
 
-__all__ = ["Fields", "Finding", "Journal", "records", "verify"]
+__all__ = ["BUSY", "BUSY_NOTE", "MAIN", "Fields", "Finding", "Journal", "records", "verify"]

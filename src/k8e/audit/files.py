@@ -13,9 +13,11 @@ from k8e import whole
 from k8e.audit.chain import Broken, End, Head, check, head_text, read_head
 from k8e.errors import StoreFailed
 
-__all__ = ["Tail", "Trail", "first_seq"]
+__all__ = ["BUSY", "MAIN", "Tail", "Trail", "first_seq"]
 
 KEY_BYTES = 32
+MAIN, BUSY = "audit", "audit-busy"
+"""Everybody's trail, and the one of what single owners do beyond their share of it."""
 _NAME = re.compile(r"audit-(\d{12})\.jsonl")
 
 
@@ -33,9 +35,9 @@ class Tail:
 class Trail:
     """The files of one data directory."""
 
-    def __init__(self, data_dir: Path) -> None:
-        self.directory = data_dir / "audit"
-        self.key_path = data_dir / "server" / "audit.key"
+    def __init__(self, data_dir: Path, name: str = MAIN) -> None:
+        self.directory = data_dir / name
+        self.key_path = data_dir / "server" / f"{name}.key"
         self.head_path = self.directory / "head.json"
 
     def key(self) -> bytes | None:

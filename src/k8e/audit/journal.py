@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from k8e.audit.chain import Broken, End, Fields, Head, sealed
-from k8e.audit.files import Trail, first_seq
+from k8e.audit.files import MAIN, Trail, first_seq
 from k8e.errors import StoreFailed
 
 __all__ = ["HEAD_LOST", "Journal"]
@@ -29,18 +29,18 @@ _SYNC_S: Final = 0.05
 _RETRY_S: Final = 1.0
 _GROUP: Final = 256
 _WAITING: Final = 20_000
-_FILE_BYTES: Final = 16 * 2**20
+_KEPT_BYTES: Final = 2**30
 _FILES: Final = 64
-"""With files of this size a gigabyte of records; then the oldest go, and the head says so."""
+"""The trail is kept in so many files of equal size; when they are full the oldest goes, and the head says so."""
 
 
 class Journal:
-    """Opened once per data directory; `close` finishes what was handed over."""
+    """Opened once per data directory and trail; `close` finishes what was handed over."""
 
-    def __init__(self, data_dir: Path, *, file_bytes: int = _FILE_BYTES, files: int = _FILES) -> None:
+    def __init__(self, data_dir: Path, *, name: str = MAIN, kept_bytes: int = _KEPT_BYTES, files: int = _FILES) -> None:
         """Open or create the trail, and mend what a crash left. Raises: StoreFailed."""
-        self._trail = Trail(data_dir)
-        self._file_bytes = file_bytes
+        self._trail = Trail(data_dir, name)
+        self._file_bytes = kept_bytes // files
         self._files = files
         self._queue: queue.SimpleQueue[Fields | None] = queue.SimpleQueue()
         self._backlog: list[Fields] = []
@@ -152,24 +152,27 @@ class Journal:
             return
         try:
             while self._backlog:
-                self._write(self._backlog[:_GROUP])
-                del self._backlog[:_GROUP]
+                del self._backlog[: self._write(self._backlog[:_GROUP])]
         except OSError as error:
             self._fail(error)
 
-    def _write(self, records: list[Fields]) -> None:
-        lost = self._dropped + self._overflowed
-        notes = [_note("audit.lost", records=lost - self._told)] if lost > self._told else []
-        lines, end = bytearray(), self._end
-        for fields in [*notes, *records]:
-            line, end = sealed(fields, after=end, key=self._key)
-            lines += line
-        self._append(lines)
-        self._end, self._told = end, lost
-
-    def _append(self, lines: bytes | bytearray) -> None:
+    def _write(self, records: list[Fields]) -> int:
+        """Write the first of them, until the file is full; returns how many they were."""
         if self._size >= self._file_bytes:
             self._rotate()
+        lost = self._dropped + self._overflowed
+        notes = [_note("audit.lost", records=lost - self._told)] if lost > self._told else []
+        lines, end, count = bytearray(), self._end, 0
+        for count, fields in enumerate([*notes, *records], 1):
+            line, end = sealed(fields, after=end, key=self._key)
+            lines += line
+            if count > len(notes) and self._size + len(lines) >= self._file_bytes:
+                break
+        self._append(lines)
+        self._end, self._told = end, lost
+        return count - len(notes)
+
+    def _append(self, lines: bytes | bytearray) -> None:
         if self._is_failing:
             # Half a record is none, and a second try must not begin in the middle of a line.
             os.ftruncate(self._fd, self._size)

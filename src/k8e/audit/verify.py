@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from k8e.audit.chain import BEGIN, Broken, End, Fields, Head, check
-from k8e.audit.files import Trail, first_seq
+from k8e.audit.files import BUSY, MAIN, Trail, first_seq
 from k8e.audit.journal import HEAD_LOST
 from k8e.errors import StoreFailed
 
-__all__ = ["Finding", "records", "verify"]
+__all__ = ["BUSY_NOTE", "Finding", "records", "verify"]
+
+BUSY_NOTE = "audit.busy"
+"""What a record of the main trail calls those that are in the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,8 @@ class Finding:
     where: str = ""
     """file:line of the record that is wrong."""
     note: str = ""
+    trail: str = MAIN
+    """Which of the two it is about."""
 
     @property
     def ok(self) -> bool:
@@ -31,8 +37,22 @@ class Finding:
 
 
 def verify(data_dir: Path) -> Finding:
-    """Check every record that is kept, and the head. Raises: OSError when it cannot be read."""
-    trail = Trail(data_dir)
+    """Check every record of both trails that is kept, and their heads. Raises: OSError when they cannot be read."""
+    main, busy = Trail(data_dir), Trail(data_dir, BUSY)
+    found = _verify(main)
+    if not found.ok:
+        return found
+    if not (busy.key_path.exists() or busy.files()):
+        # Servers of former versions had one trail only, and never spoke of another.
+        if any(record.get("rpc") == BUSY_NOTE for record in _records(main)):
+            return replace(found, problem=f"{busy.directory} is missing: the trail speaks of it", trail=BUSY)
+        return found
+    beside = replace(_verify(busy), trail=BUSY)
+    records, notes = found.records + beside.records, filter(None, (found.note, beside.note))
+    return replace(found if beside.ok else beside, records=records, note="; ".join(notes))
+
+
+def _verify(trail: Trail) -> Finding:
     try:
         key = trail.key()
         if key is None:
@@ -71,8 +91,17 @@ def _walk(trail: Trail, key: bytes, head: Head) -> Finding:
 
 
 def records(data_dir: Path) -> Iterator[Fields]:
-    """What can be read, oldest first, whether it is whole or not."""
-    for _, _, line in _lines(Trail(data_dir), BEGIN):
+    """What can be read of both trails, oldest first, whether it is whole or not."""
+    return heapq.merge(*(_records(Trail(data_dir, name)) for name in (MAIN, BUSY)), key=_time)
+
+
+def _time(record: Fields) -> float:
+    time = record.get("time")
+    return float(time) if isinstance(time, int | float) else 0.0
+
+
+def _records(trail: Trail) -> Iterator[Fields]:
+    for _, _, line in _lines(trail, BEGIN):
         try:
             record = json.loads(line)
         except ValueError:

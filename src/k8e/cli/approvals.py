@@ -8,7 +8,7 @@ import shlex
 from k8e.cli import shapes
 from k8e.cli.output import BAD_INPUT, print_json, print_rows, say
 from k8e.client.errors import Conflict, DeadlineExceeded, InvalidRequest, Unsupported
-from k8e.client.light.calls import Answer, Calls
+from k8e.client.light.calls import Answer, Calls, listed
 
 __all__ = ["approve", "confirm", "list_approvals", "on_one_line"]
 
@@ -88,7 +88,7 @@ def own_question(approval_id: str, calls: Calls) -> Answer | None:
         return None
     if me.text("via") != "unix" or me.text("owner") != me.text("identity"):
         return None
-    known = calls.unary("ListApprovals", {"all": True}).each("approvals")
+    known = listed(calls, "ListApprovals", {"all": True}, "approvals")
     mine = (each for each in known if each.text("asked_by") == me.text("identity"))
     found = next((each for each in mine if each.text("approval_id") == approval_id), None)
     if found is not None and found.text("status") != "pending":
@@ -98,7 +98,7 @@ def own_question(approval_id: str, calls: Calls) -> Answer | None:
 
 
 def list_approvals(args: argparse.Namespace, calls: Calls) -> int:
-    found = calls.unary("ListApprovals", {"all": args.all, **shapes.everybodys(args)}).each("approvals")
+    found = listed(calls, "ListApprovals", {"all": args.all, **shapes.everybodys(args)}, "approvals")
     texts = ("approval_id", "session_id", "action", "status", "asked_by", "decided_by", "reason", "owner")
     times = ("asked_at", "expires_at", "decided_at")
     rows: list[dict[str, object]] = [

@@ -27,7 +27,7 @@ def check(args: argparse.Namespace) -> int:
     elif found.ok:
         print(f"the audit trail is whole: {found.records} records" + (f" ({found.note})" if found.note else ""))
     else:
-        where = f" at {data_dir / 'audit' / found.where}" if found.where else ""
+        where = f" at {data_dir / found.trail / found.where}" if found.where else ""
         print(f"THE AUDIT TRAIL IS BROKEN{where}: {found.problem} ({found.records} records before it are good)")
     return 0 if found.ok else BAD_INPUT
 

@@ -10,7 +10,7 @@ from k8e.cli.output import say
 from k8e.cli.table import printable
 from k8e.client.errors import InvalidRequest
 from k8e.client.landing import Landing, link_stays_inside, parts_below
-from k8e.client.light.calls import Answer, Calls, encoded, exact
+from k8e.client.light.calls import Answer, Calls, encoded, exact, listed
 
 __all__ = ["download"]
 
@@ -30,10 +30,10 @@ def download(calls: Calls, session_id: str, source: str, target: Path, add: Add)
             place = target / posixpath.basename(path) if target.is_dir() else target
             Landing(place.parent).file((place.name,), found.number("mode"), content(calls, session_id, path, add))
         case "directory":
-            listed = calls.unary("ListDirectory", {**asked, "recursive": True}).each("files")
+            found_below = listed(calls, "ListDirectory", {**asked, "recursive": True}, "files")
             # Every name is judged before the first byte is written.
             entries = sorted(
-                ((parts_below(path, exact(each, "path")), each) for each in listed), key=lambda pair: pair[0]
+                ((parts_below(path, exact(each, "path")), each) for each in found_below), key=lambda pair: pair[0]
             )
             land_all(calls, session_id, Landing(target), entries, add)
         case _:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from k8e.cli import shapes
 from k8e.cli.output import print_json, print_rows
-from k8e.client.light.calls import Calls, Request, encoded, only
+from k8e.client.light.calls import Calls, Request, encoded, listed, only
 
 __all__ = ["list_files", "read_file", "write_file"]
 
@@ -41,6 +41,6 @@ def read_file(args: argparse.Namespace, calls: Calls) -> int:
 
 
 def list_files(args: argparse.Namespace, calls: Calls) -> int:
-    found = calls.unary("ListFiles", {"session_id": args.session_id, "since": args.since})
-    print_rows(args, "files", [shapes.file(each) for each in found.each("files")])
+    found = listed(calls, "ListFiles", {"session_id": args.session_id, "since": args.since}, "files")
+    print_rows(args, "files", [shapes.file(each) for each in found])
     return 0

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from k8e.cli.output import say
 from k8e.client.errors import SandboxError
-from k8e.client.light.calls import PERSON_S, QUICK_S, Answer, Calls, Duplex, Request
+from k8e.client.light.calls import PERSON_S, QUICK_S, Answer, Calls, Duplex, Request, listed
 
 __all__ = ["Patient"]
 
@@ -88,7 +88,7 @@ class Watch:
             pause_s = min(pause_s * 2, LAST_PAUSE_S)
 
     def _questions(self) -> list[Answer]:
-        waiting = self._calls.unary("ListApprovals", {}).each("approvals")
+        waiting = listed(self._calls, "ListApprovals", {}, "approvals")
         here = [each for each in waiting if each.text("session_id") == self._session_id]
         mine = [each for each in here if each.number("asked_at") >= self._since]
         me = self._calls.unary("WhoAmI", {}).text("identity") if mine else ""

@@ -11,7 +11,7 @@ from k8e.cli.output import SERVER, print_json, print_rows
 from k8e.cli.secrets import brokered, reference
 from k8e.cli.sharing import forget, shared, tenant
 from k8e.client.errors import InvalidRequest, NotFound, SandboxError, Unsupported
-from k8e.client.light.calls import CREATE_S, Calls, Request
+from k8e.client.light.calls import CREATE_S, Calls, Request, listed
 
 __all__ = [
     "create_session",
@@ -105,7 +105,7 @@ def get_session(args: argparse.Namespace, calls: Calls) -> int:
 
 def list_sessions(args: argparse.Namespace, calls: Calls) -> int:
     asked = {"phase": args.phase, **shapes.everybodys(args)}
-    found = calls.unary("ListSessions", asked).each("sessions")
+    found = listed(calls, "ListSessions", asked, "sessions")
     print_rows(args, "sessions", [shapes.session(each) for each in found], SESSION_COLUMNS)
     return 0
 

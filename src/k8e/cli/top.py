@@ -12,7 +12,7 @@ from k8e.cli import shapes
 from k8e.cli.output import print_json
 from k8e.cli.table import lines
 from k8e.client.errors import InvalidRequest
-from k8e.client.light.calls import Calls
+from k8e.client.light.calls import Calls, listed
 
 __all__ = ["Reading", "read", "rows", "show_top"]
 
@@ -45,7 +45,7 @@ def show_top(args: argparse.Namespace, calls: Calls) -> int:
 
 
 def read(args: argparse.Namespace, calls: Calls) -> Reading:
-    found = calls.unary("ListSessions", {"with_usage": True, **shapes.everybodys(args)}).each("sessions")
+    found = listed(calls, "ListSessions", {"with_usage": True, **shapes.everybodys(args)}, "sessions")
     sessions: dict[Whose, dict[str, object]] = {}
     cpu_s: dict[Whose, float] = {}
     for each in found:

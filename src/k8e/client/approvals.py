@@ -45,7 +45,7 @@ class ApprovalCalls(Transport):
     async def approvals(self, *, all: bool = False, all_owners: bool = False) -> list[Approval]:
         """What waits for a decision; with `all` also what was decided or has expired; of every owner for administrators."""
         request = pb.ListApprovalsRequest(all=all, all_owners=all_owners)
-        answer = await self._call(self._stub.ListApprovals, request, timeout_s=QUICK_S)
+        pages = self._pages(self._stub.ListApprovals, request)
         return [
             Approval(
                 approval_id=each.approval_id,
@@ -60,6 +60,7 @@ class ApprovalCalls(Transport):
                 decided_at=each.decided_at,
                 owner=each.owner,
             )
+            async for answer in pages
             for each in answer.approvals
         ]
 

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterable, AsyncIterator
 from grpc import aio
 
 from k8e._proto import sandbox_pb2 as pb
+from k8e.client.errors import ServerFailed
 from k8e.client.execs import PIECE, raw
+from k8e.client.light.calls import LISTED
 from k8e.client.requests import Watched
 from k8e.client.transport import GATED_S, QUICK_S, Transport
 from k8e.client.values import FileChange, FileInfo
@@ -56,15 +58,14 @@ class FileCalls(Transport):
     async def list_files(self, session_id: str, since: int = 0) -> list[FileInfo]:
         """Everything under /workspace that changed at or after `since` (unix seconds)."""
         request = pb.ListFilesRequest(session_id=session_id, since=since)
-        return [file_info(each) for each in (await self._call(self._stub.ListFiles, request, timeout_s=QUICK_S)).files]
+        return await self._listed(self._pages(self._stub.ListFiles, request))
 
     async def list_directory(
         self, session_id: str, path: str = "", *, recursive: bool = False, since: int = 0
     ) -> list[FileInfo]:
         """The entries of one directory, or of the tree below it."""
         request = pb.ListDirectoryRequest(session_id=session_id, path_bytes=raw(path), recursive=recursive, since=since)
-        answer = await self._call(self._stub.ListDirectory, request, timeout_s=QUICK_S)
-        return [file_info(each) for each in answer.files]
+        return await self._listed(self._pages(self._stub.ListDirectory, request))
 
     async def stat(self, session_id: str, path: str, *, follow: bool = True) -> FileInfo:
         """What a path is."""
@@ -91,6 +92,14 @@ class FileCalls(Transport):
         request = pb.WatchFilesRequest(session_id=session_id, path_bytes=raw(path), recursive=recursive)
         async for message in self._each(self._stub.WatchFiles(request)):
             yield FileChange(message.kind, exact(message.path, message.path_bytes))
+
+    async def _listed(self, pages: AsyncIterator[pb.ListFilesResponse]) -> list[FileInfo]:
+        found: list[FileInfo] = []
+        async for answer in pages:
+            found += [file_info(each) for each in answer.files]
+            if len(found) > LISTED:
+                raise ServerFailed(f"there are more than {LISTED} files: list a directory of them")
+        return found
 
     async def _written(self, opened: pb.WriteStreamOpen, data: bytes | AsyncIterable[bytes]) -> int:
         given = Watched(pieces(opened, data))

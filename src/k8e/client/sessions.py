@@ -77,8 +77,8 @@ class SessionCalls(Transport):
     ) -> list[SessionInfo]:
         """Your sessions: the active ones, those in `phase`, or `all`; of every owner only for administrators."""
         request = pb.ListSessionsRequest(phase=phase, all_owners=all_owners, with_usage=with_usage)
-        answer = await self._call(self._stub.ListSessions, request, timeout_s=QUICK_S)
-        return [session_info(each) for each in answer.sessions]
+        pages = self._pages(self._stub.ListSessions, request)
+        return [session_info(each) async for answer in pages for each in answer.sessions]
 
     async def extend(
         self, session_id: str, *, ttl_s: float | None = None, idle_timeout_s: float | None = None
@@ -100,8 +100,12 @@ class SessionCalls(Transport):
 
     async def events(self, session_id: str, limit: int = 500) -> list[str]:
         """The last events of a session, each one JSON object."""
-        request = pb.GetEventsRequest(session_id=session_id, limit=limit)
-        return list((await self._call(self._stub.GetEvents, request, timeout_s=QUICK_S)).events)
+        found: list[str] = []
+        async for answer in self._pages(self._stub.GetEvents, pb.GetEventsRequest(session_id=session_id, limit=limit)):
+            found = [*answer.events, *found]
+            if len(found) >= limit:
+                break
+        return found[-limit:]
 
     async def workspaces(self, *, all_owners: bool = False) -> list[WorkspaceInfo]:
         """The workspaces that outlive their sessions; of every owner only for administrators."""

@@ -128,6 +128,15 @@ class Transport:
             await asyncio.sleep(pause)
             attempt += 1
 
+    async def _pages(self, method: aio.UnaryUnaryMultiCallable[Q, R], request: Q) -> AsyncIterator[R]:
+        """The answers of a list that may take several; the server says where each goes on."""
+        while True:
+            answer = await self._call(method, request, timeout_s=QUICK_S)
+            yield answer
+            request.page_token = answer.next_page_token  # type: ignore[attr-defined]  # every list has these two
+            if not answer.next_page_token:  # type: ignore[attr-defined]
+                return
+
     async def _each(self, call: aio.UnaryStreamCall[Q, R] | aio.StreamStreamCall[Q, R]) -> AsyncIterator[R]:
         """The messages of a stream; leaving the loop early cancels the call, and with it the command."""
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
+from k8e.byte_budget import Keep, always
 from k8e.model import (
     ApprovalId,
     ApprovalStatus,
@@ -164,6 +165,20 @@ class TerminalView(Protocol):
     def pid(self) -> int: ...
 
 
+class FilePage(Protocol):
+    @property
+    def entries(self) -> Sequence[FileEntry]: ...
+    @property
+    def after(self) -> str: ...
+
+
+class EventPage(Protocol):
+    @property
+    def events(self) -> Sequence[str]: ...
+    @property
+    def before(self) -> int: ...
+
+
 class FileChange(Protocol):
     @property
     def kind(self) -> str: ...
@@ -311,11 +326,11 @@ class Engine(Protocol):
         self, owner: OwnerId, session_id: SessionId, *, limit: int = 0, follow: bool = False
     ) -> AsyncIterator[Decision]: ...
     async def pip_install(
-        self, owner: OwnerId, session_id: SessionId, packages: Sequence[str], *, asked_by: str = ""
+        self, owner: OwnerId, session_id: SessionId, packages: Sequence[str], *, asked_by: str = "", keep: Keep = always
     ) -> ExecResult: ...
 
     async def exec(
-        self, owner: OwnerId, session_id: SessionId, command: Command, *, asked_by: str = ""
+        self, owner: OwnerId, session_id: SessionId, command: Command, *, asked_by: str = "", keep: Keep = always
     ) -> ExecResult: ...
     async def open_exec(
         self, owner: OwnerId, session_id: SessionId, command: Command, *, exec_id: str = "", asked_by: str = ""
@@ -368,8 +383,16 @@ class Engine(Protocol):
         self, owner: OwnerId, session_id: SessionId, path: str, *, follow: bool = True
     ) -> FileEntry: ...
     async def list_files(
-        self, owner: OwnerId, session_id: SessionId, path: str, *, recursive: bool = False, since_s: float = 0
-    ) -> Sequence[FileEntry]: ...
+        self,
+        owner: OwnerId,
+        session_id: SessionId,
+        path: str,
+        *,
+        recursive: bool = False,
+        since_s: float = 0,
+        after: str = "",
+        most: int = 0,
+    ) -> FilePage: ...
     async def make_directory(self, owner: OwnerId, session_id: SessionId, path: str, *, asked_by: str = "") -> None: ...
     async def move_file(
         self, owner: OwnerId, session_id: SessionId, source: str, target: str, *, asked_by: str = ""
@@ -383,7 +406,7 @@ class Engine(Protocol):
 
     async def processes(self, owner: OwnerId, session_id: SessionId) -> Sequence[ProcessInfo]: ...
     def transcript(self, owner: OwnerId, session_id: SessionId, *, offset: int, limit: int) -> Transcript: ...
-    async def events(self, owner: OwnerId, session_id: SessionId, *, limit: int) -> Sequence[str]: ...
+    async def events(self, owner: OwnerId, session_id: SessionId, *, limit: int, before: int = 0) -> EventPage: ...
     def list_workspaces(self, owner: OwnerId | None) -> Sequence[WorkspaceView]: ...
     async def delete_workspace(self, owner: OwnerId, tenant: str, *, asked_by: str = "") -> None: ...
     async def set_secret(self, owner: OwnerId, name: str, key: str, value: bytes) -> None: ...

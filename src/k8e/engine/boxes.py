@@ -1,7 +1,8 @@
 """A live sandbox as the engine sees it: its link, its death, and the watch over its memory.
 
 Each box is owned by tasks of the engine's group. Requests borrow the link; when it breaks while the sandbox
-lives, the next request dials again. Death is learnt once, from the kernel, and then never doubted.
+lives, the next request dials again, and whoever else needs it then waits for the same dial. An agent that hangs up on
+whoever comes is dialled less and less often. Death is learnt once, from the kernel, and then never doubted.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from k8e.engine import answers
+from k8e.engine.backoff import DEFAULT_BACKOFF, Backoff, BackoffSettings
 from k8e.engine.substrate import Substrate
 from k8e.engine.tasks import Tasks
 from k8e.errors import SandboxFailed, SandboxLost
@@ -30,7 +33,15 @@ _DYING_S: Final = 2.0
 class Box:
     """One sandbox. `died` is called once, in the loop, when it is gone without having been asked to."""
 
-    def __init__(self, sandbox: SandboxId, template: Template, substrate: Substrate, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        sandbox: SandboxId,
+        template: Template,
+        substrate: Substrate,
+        tasks: Tasks,
+        *,
+        backoff: BackoffSettings = DEFAULT_BACKOFF,
+    ) -> None:
         self.id = sandbox
         self.template = template
         self.claim: Claim | None = None
@@ -38,7 +49,8 @@ class Box:
         self._substrate = substrate
         self._tasks = tasks
         self._link: Link | None = None
-        self._dialing = asyncio.Lock()
+        self._dialing: asyncio.Task[Link | Exception | None] | None = None
+        self._backoff = Backoff(backoff)
         self._death: Death | None = None
         self._is_out_of_memory = False
         self._watches: list[asyncio.Task[None]] = []
@@ -74,23 +86,52 @@ class Box:
             self.claim = replace(self.claim, egress=policy)
 
     async def link(self) -> Link:
-        """A working link. Raises: SandboxLost, SandboxFailed."""
+        """A working link, or one that was a moment ago. Raises: SandboxLost, SandboxFailed."""
         # A lost one may still be here: whoever forgets it has its turn later than those that the loss has woken.
-        if self._link is None or self._link.is_lost:
-            async with self._dialing:
-                if self._link is None or self._link.is_lost:
-                    self._link = await self._dial()
-        return self._link
+        if self._link is not None and not self._link.is_lost:
+            return self._link
+        made = await self._dialled()
+        if isinstance(made, Exception):
+            raise await self.unreachable(made) from made
+        return made
 
-    async def _dial(self) -> Link:
-        if self._death is not None:
-            raise self.lost()
+    async def _dialled(self) -> Link | Exception:
+        """What comes of the dial that is under way, or of a new one; all who wait get the same."""
+        if self._dialing is None or self._dialing.done():
+            self._forget(self._link)
+            if self._backoff.is_too_soon(_now()):
+                # Not asked whether it is dying: there was time enough to hear of that.
+                raise self.lost() if self.is_dead else self._hangs_up()
+            self._dialing = self._tasks.start(self._dial(), name=f"dial {self.id}")
+        dialing = self._dialing
+        await asyncio.wait([dialing])
+        made = None if dialing.cancelled() else dialing.result()
+        return made or LinkLost("closed by this side")
+
+    async def _dial(self) -> Link | Exception:
+        await self._wait_for_turn()
+        if self.is_dead:
+            return self.lost()
+        self._backoff.dialled(_now())
         try:
             link = await self._substrate.dial(self.id)
         except (SandboxFailed, OSError, TimeoutError, ProtocolError, LinkLost) as error:
-            raise await self.unreachable(error) from error
+            return error
+        self._link = link
         self._tasks.start(self._forget_when_closed(link), name=f"link of {self.id}")
         return link
+
+    async def _wait_for_turn(self) -> None:
+        wait_s = self._backoff.wait_s(_now())
+        if not wait_s:
+            return
+        if self._watches:
+            await asyncio.wait(self._watches[:1], timeout=wait_s)
+        else:
+            await asyncio.sleep(wait_s)
+
+    def _hangs_up(self) -> SandboxFailed:
+        return SandboxFailed("reach the sandbox's agent", f"it hung up {self._backoff.in_vain} times in a row")
 
     async def unreachable(self, error: Exception) -> SandboxFailed:
         """The error for whoever its agent did not answer: SandboxLost when that is because it dies."""
@@ -114,6 +155,8 @@ class Box:
         for watch in self._watches:
             watch.cancel()
         self._watches = []
+        if self._dialing is not None and self.is_dead:
+            self._dialing.cancel()
         link, self._link = self._link, None
         if link is not None:
             await link.close()
@@ -136,8 +179,12 @@ class Box:
 
     async def _forget_when_closed(self, link: Link) -> None:
         await link.closed()
-        if self._link is link:
+        self._forget(link)
+
+    def _forget(self, link: Link | None) -> None:
+        if link is not None and self._link is link:
             self._link = None
+            self._backoff.lost(_now())
 
     async def _watch_death(self) -> None:
         death = await self._substrate.death(self.id)
@@ -175,5 +222,10 @@ class Box:
             if error.code != "not_found":
                 raise
             return False
-        _log.info("killed a process that hit the memory limit", extra={"sandbox": self.id, "pid": killed.get("pid")})
+        pid = answers.integer(killed, "pid", most=answers.INT32)
+        _log.info("killed a process that hit the memory limit", extra={"sandbox": self.id, "pid": pid})
         return True
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -7,9 +7,12 @@ import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from k8e.engine.capture import Capture
+from k8e.byte_budget import ByteBudget, Keep, always
+from k8e.capture import Capture
+from k8e.engine import answers
+from k8e.engine.ceilings import bounded
 from k8e.engine.egress import Egress
 from k8e.engine.events import EventLog
 from k8e.engine.execs import STDERR, STDOUT, ExecStream, exec_args, remote_failure
@@ -20,14 +23,24 @@ from k8e.engine.session import Session, Use
 from k8e.engine.sessions import Sessions
 from k8e.engine.tasks import Tasks
 from k8e.errors import Exhausted, SandboxFailed
-from k8e.model import Command, Denial, ExecResult, Outcome, Reason, SandboxId
+from k8e.model import MIB, Command, Denial, ExecResult, Outcome, ProcessInfo, Reason, SandboxId
 from k8e.wire.aio import LinkLost, RemoteError
 
-__all__ = ["KEPT_FOR_A_RETURN", "Commands", "ask"]
+__all__ = ["KEPT_FOR_A_RETURN", "Commands", "ask", "processes"]
 
 KEPT_FOR_A_RETURN = 256 * 1024
 """Per stream: output that was handed to a door may still be on its way when the server dies, and its caller comes back
 for it. So the sandbox keeps this much longer than we need it."""
+
+_MAX_PROCESSES: Final = 65_536
+_COMM_BYTES: Final = 256
+_AT_ONCE: Final = 64
+"""Rows between two looks at what else there is to do."""
+
+
+RECORDED_PER_OWNER = 64 * MIB
+RECORDED = 256 * MIB
+"""Of commands that run: the beginning of their output, held for the transcript until they end."""
 
 
 class Commands:
@@ -40,6 +53,7 @@ class Commands:
         self._events = events
         self._tasks = tasks
         self._at_once = at_once
+        self._recording = ByteBudget(per_owner=RECORDED_PER_OWNER, total=RECORDED)
 
     async def start(
         self,
@@ -51,6 +65,8 @@ class Commands:
         keep_in_sandbox_bytes: int = 0,
     ) -> ExecStream:
         """Ask the agent to run it. Raises: SandboxLost, SandboxFailed, InvalidSpec, Exhausted."""
+        if command.terminal is None:
+            timeout_s = bounded("command_timeout_s", timeout_s, self._sessions.ceilings, field="timeout_s")
         if session.busy >= self._at_once:
             raise Exhausted(f"session {session.session_id} already runs {session.busy} commands: wait for one to end")
         box = session.live_box()
@@ -70,6 +86,7 @@ class Commands:
             self._events,
             command,
             hidden=tuple(hidden.values()),
+            reservation=self._recording.open(session.owner),
             observer=self._sessions.observer,
         )
         brokered = self._sessions.brokering.environment(session.spec, box.id)
@@ -85,14 +102,22 @@ class Commands:
     async def open(self, session: Session, command: Command, *, exec_id: str = "") -> ExecStream:
         """A foreground command. An id given by the caller makes a repeated call attach instead of running twice."""
         exec_id = check_client_id(exec_id, field="exec_id") if exec_id else new_id("exec")
-        limit = session.spec.limits.command_timeout_s
         return await self.start(
             session,
             exec_id,
             command,
-            timeout_s=limit if command.timeout_s is None else command.timeout_s,
+            timeout_s=self._own_limit_s(session) if command.timeout_s is None else command.timeout_s,
             keep_in_sandbox_bytes=KEPT_FOR_A_RETURN,
         )
+
+    def recorded_bytes(self) -> int:
+        """What is held of commands that run, for the transcript."""
+        return self._recording.held()
+
+    def _own_limit_s(self, session: Session) -> float:
+        """What the session has; one that was made under a higher ceiling is not refused for it."""
+        limit_s, most_s = session.spec.limits.command_timeout_s, self._sessions.ceilings.command_timeout_s
+        return min(limit_s, most_s) if most_s else limit_s
 
     async def attach(
         self,
@@ -120,10 +145,10 @@ class Commands:
             raise
         return stream
 
-    async def run(self, session: Session, command: Command, *, stdin: bytes = b"") -> ExecResult:
+    async def run(self, session: Session, command: Command, *, stdin: bytes = b"", keep: Keep = always) -> ExecResult:
         """Run to the end and return what it printed, up to the session's bound; cancelling kills the command."""
         limit = session.spec.limits.output_bytes
-        captures = {STDOUT: Capture(limit), STDERR: Capture(limit)}
+        captures = {STDOUT: Capture(limit, keep), STDERR: Capture(limit, keep)}
         stream = await self.open(session, replace(command, stdin=bool(stdin)))
         feeding = self._tasks.start(_feed(stream, stdin), name=f"feed {stream.exec_id}") if stdin else None
         try:
@@ -151,6 +176,23 @@ async def ask(session: Session, op: str, args: Mapping[str, object], *, kind: st
         raise remote_failure(error, kind=kind, name=name) from error
     except (LinkLost, TimeoutError) as error:
         raise await box.unreachable(error) from error
+
+
+async def processes(session: Session) -> list[ProcessInfo]:
+    """What runs in a session's sandbox. Raises: SandboxLost, SandboxFailed."""
+    answer = await ask(session, "processes", {}, kind="session", name=session.session_id)
+    found: list[ProcessInfo] = []
+    for entry in answers.rows(answer, "processes", most=_MAX_PROCESSES):
+        if len(found) % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+        found.append(
+            ProcessInfo(
+                pid=answers.integer(entry, "pid", most=answers.INT32),
+                comm=answers.text(entry, "comm", most_bytes=_COMM_BYTES),
+                state=answers.word(entry, "state")[:1],
+            )
+        )
+    return found
 
 
 def _result(captures: Mapping[int, Capture], outcome: Outcome, denied: tuple[Denial, ...]) -> ExecResult:

@@ -16,13 +16,14 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from k8e.byte_budget import Keep, always
 from k8e.engine import lists
 from k8e.engine.approvals import Approval, Approvals
-from k8e.engine.commands import KEPT_FOR_A_RETURN, Commands, ask
+from k8e.engine.commands import KEPT_FOR_A_RETURN, Commands, processes
 from k8e.engine.egress import Egress, EgressCounts
-from k8e.engine.events import EventLog
+from k8e.engine.events import EventLog, EventPage
 from k8e.engine.execs import ExecStream
-from k8e.engine.files import FileChange, Files
+from k8e.engine.files import FileChange, FilePage, Files
 from k8e.engine.gatekeeper import AtGate, Gatekeeper, unwitnessed
 from k8e.engine.gates import write_action
 from k8e.engine.observing import UNOBSERVED, Observer
@@ -42,7 +43,7 @@ from k8e.engine.tasks import Tasks
 from k8e.engine.terminals import Terminals, TerminalView
 from k8e.engine.transcript import TranscriptPage
 from k8e.engine.workspaces import Workspaces, WorkspaceView
-from k8e.errors import Conflict, K8eError, NotFound, SandboxFailed
+from k8e.errors import Conflict, K8eError, NotFound
 from k8e.lifecycle import Phase
 from k8e.model import (
     Argv,
@@ -79,6 +80,8 @@ class EngineStatus:
     live: Mapping[Runtime, int] = field(default_factory=dict)
     """Sessions in use."""
     background_runs: int = 0
+    recorded_bytes: int = 0
+    """Output that is held in memory until its command ends and it is written to the transcript."""
 
 
 class Engine:
@@ -100,8 +103,8 @@ class Engine:
         self._tasks = tasks
         self._observer = observer
         self._store = Store(settings.data_dir / "engine.sqlite")
-        self._events = EventLog(settings.data_dir / "events.sqlite", keep_days=settings.event_days)
-        self._workspaces = Workspaces(self._store, substrate)
+        self._events = EventLog(settings.data_dir / "events.sqlite", settings.kept)
+        self._workspaces = Workspaces(self._store, substrate, per_owner=quotas.workspaces)
         self._secrets = Secrets(settings.data_dir / "secrets.sqlite", sealer)
         self._approvals = Approvals(settings.data_dir / "approvals.sqlite", tasks, quotas, valid_s=settings.approval_s)
         self._egress = Egress(self._events)
@@ -123,7 +126,14 @@ class Engine:
         self._commands = Commands(
             self._sessions, self._secrets, self._egress, self._events, tasks, at_once=quotas.execs_per_session
         )
-        self._runs = Runs(self._store, self._sessions, self._commands, tasks, per_session=quotas.runs_per_session)
+        self._runs = Runs(
+            self._store,
+            self._sessions,
+            self._commands,
+            tasks,
+            per_session=quotas.runs_per_session,
+            kept=settings.kept,
+        )
         self._terminals = Terminals(self._store, self._commands, tasks, per_session=quotas.terminals_per_session)
         self._runtimes: Mapping[Runtime, Availability] = {}
         self._sessions.on_end = self._session_ends
@@ -238,11 +248,18 @@ class Engine:
     # Commands
 
     async def exec(
-        self, owner: OwnerId, session_id: str, command: Command, *, stdin: bytes = b"", asked_by: str = ""
+        self,
+        owner: OwnerId,
+        session_id: str,
+        command: Command,
+        *,
+        stdin: bytes = b"",
+        asked_by: str = "",
+        keep: Keep = always,
     ) -> ExecResult:
-        return await self._commands.run(
-            await self._admitted(owner, session_id, command, asked_by), command, stdin=stdin
-        )
+        """Run to the end. `keep` is asked before output is held; what it refuses is dropped, and the result says so."""
+        session = await self._admitted(owner, session_id, command, asked_by)
+        return await self._commands.run(session, command, stdin=stdin, keep=keep)
 
     async def open_exec(
         self, owner: OwnerId, session_id: str, command: Command, *, exec_id: str = "", asked_by: str = ""
@@ -260,10 +277,10 @@ class Engine:
         )
 
     async def pip_install(
-        self, owner: OwnerId, session_id: str, packages: Sequence[str], *, asked_by: str = ""
+        self, owner: OwnerId, session_id: str, packages: Sequence[str], *, asked_by: str = "", keep: Keep = always
     ) -> ExecResult:
         """Install packages by name into the session's own Python environment."""
-        return await self.exec(owner, session_id, pip_install(packages), asked_by=asked_by)
+        return await self.exec(owner, session_id, pip_install(packages), asked_by=asked_by, keep=keep)
 
     # Background runs
 
@@ -366,9 +383,19 @@ class Engine:
         return await self._files(owner, session_id).stat(path, follow=follow)
 
     async def list_files(
-        self, owner: OwnerId, session_id: str, path: str, *, recursive: bool = False, since_s: float = 0.0
-    ) -> list[FileEntry]:
-        return await self._files(owner, session_id).list(path, recursive=recursive, since_s=since_s)
+        self,
+        owner: OwnerId,
+        session_id: str,
+        path: str,
+        *,
+        recursive: bool = False,
+        since_s: float = 0.0,
+        after: str = "",
+        most: int = 0,
+    ) -> FilePage:
+        """One page of a listing; the next one begins after where this one says."""
+        files = self._files(owner, session_id)
+        return await files.list(path, recursive=recursive, since_s=since_s, after=after, most=most)
 
     async def make_directory(self, owner: OwnerId, session_id: str, path: str, *, asked_by: str = "") -> None:
         session = self._sessions.find(owner, session_id)
@@ -398,22 +425,16 @@ class Engine:
     # Looking in
 
     async def processes(self, owner: OwnerId, session_id: str) -> list[ProcessInfo]:
-        session = self._sessions.find(owner, session_id)
-        answer = await ask(session, "processes", {}, kind="session", name=session_id)
-        try:
-            return [
-                ProcessInfo(pid=int(entry["pid"]), comm=str(entry["comm"]), state=str(entry["state"])[:1])
-                for entry in answer["processes"]
-            ]
-        except (KeyError, TypeError, ValueError) as error:
-            raise SandboxFailed("the sandbox's agent answered nonsense", error) from error
+        return await processes(self._sessions.find(owner, session_id))
 
     def transcript(self, owner: OwnerId, session_id: str, *, offset: int = 0, limit: int = 0) -> TranscriptPage:
         return self._sessions.transcript(self._sessions.find(owner, session_id)).read(offset, limit)
 
-    async def events(self, owner: OwnerId, session_id: str, *, limit: int = 0) -> list[str]:
+    async def events(self, owner: OwnerId, session_id: str, *, limit: int = 0, before: int = 0) -> EventPage:
+        """The newest events of a session, or the newest before one of them."""
         session = self._sessions.find(owner, session_id)
-        return await self._events.read(owner, session.session_id, min(limit or _DEFAULT_EVENTS, _MAX_EVENTS))
+        most = min(limit or _DEFAULT_EVENTS, _MAX_EVENTS)
+        return await self._events.read(owner, session.session_id, most, before=before)
 
     def list_workspaces(self, owner: OwnerId | None) -> list[WorkspaceView]:
         return self._workspaces.list(owner)
@@ -497,11 +518,14 @@ class Engine:
                 session.spec.runtime for session in self._sessions if session.phase is Phase.ACTIVE
             ),
             background_runs=sum(session.runs for session in self._sessions),
+            recorded_bytes=self._commands.recorded_bytes(),
         )
 
     # The engine's own life
 
     async def _begin(self) -> None:
+        # First of all: those that lived on without us may be filling the disk.
+        self._tasks.start(self._substrate.tend(), name="substrate")
         self._runtimes = await self._substrate.runtimes()
         self._tasks.start(self._egress.listen(self._substrate.decisions()), name="egress decisions")
         await recover(self._store, self._substrate, self._sandboxes, self._sessions, self._runs, self._terminals)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from k8e.engine import answers
 from k8e.engine.boxes import Box
 from k8e.engine.tasks import Tasks
 from k8e.errors import Conflict, Exhausted, InvalidSpec, K8eError, NotFound, SandboxFailed, SandboxLost
@@ -27,11 +28,15 @@ STDERR: Final = 2
 
 _AGENT_GRACE_S: Final = 10.0
 # How long past its own time limit a command may keep the agent from answering before we stop believing the agent.
-_REATTACH_PAUSE_S: Final = 0.05
 _SIGKILL: Final = 9
 _FORGET_TRIES: Final = 20
 _FORGET_PAUSE_S: Final = 0.1
 _TIMED_OUT_CODE: Final = 124
+_MAX_CODE: Final = 255
+_MAX_SIGNAL: Final = 64
+_MAX_DURATION_MS: Final = 2**53
+_REASON_CHARS: Final = 32
+_DETAIL_CHARS: Final = 4096
 _CONFLICT: Final = "conflict"
 """How the agent ends a stream whose command somebody else has attached to."""
 
@@ -223,6 +228,9 @@ class ExecStream:
         self._tasks.start(self._let_go(kill and is_ours), name=f"let go {self.exec_id}")
         self._ended()
 
+    def leave_record(self) -> None:
+        """Nobody reads on: what is held to record it is given back."""
+
     async def _let_go(self, kill: bool) -> None:
         with contextlib.suppress(LinkLost, SandboxFailed, TimeoutError, RemoteError):
             if self._stream is not None:
@@ -254,11 +262,9 @@ class ExecStream:
     async def _reattach(self) -> Stream:
         offsets = {str(channel): offset for channel, offset in self._delivered.items()}
         while True:
-            try:
+            # For ever only while links last: after a few that do not, there is none to be had any more.
+            with contextlib.suppress(LinkLost):
                 return await (await self._box.link()).open("attach", {"id": self.exec_id, "offsets": offsets})
-            except LinkLost:
-                # An agent that hangs up on whoever comes must not keep the loop from everybody else.
-                await asyncio.sleep(_REATTACH_PAUSE_S)
 
     def _output(self, data: Data) -> Output:
         if data.channel not in (STDOUT, STDERR):
@@ -276,7 +282,7 @@ class ExecStream:
 
     def _event(self, event: Event) -> Item | None:
         if event.name == "started":
-            self.pid = int(event.fields.get("pid", 0))
+            self.pid = answers.integer(event.fields, "pid", most=answers.INT32)
         if event.name != "exited":
             return None
         # Not forgotten yet: the caller has not heard of it, and after our death comes back for it.
@@ -297,16 +303,16 @@ class ExecStream:
         self._tasks.start(_forget(self._box, self.exec_id), name=f"forget {self.exec_id}")
 
     def _outcome(self, fields: Mapping[str, Any]) -> Outcome:
-        signal = _number(fields.get("signal"))
-        reason = str(fields.get("reason", ""))
+        signal = answers.optional(fields, "signal", most=_MAX_SIGNAL)
+        reason = answers.note(fields, "reason", most=_REASON_CHARS)
         if reason == "signaled" and signal == _SIGKILL and self._box.oom_kills() > self._oom_before:
             reason = "oom_killed"
         return outcome_of(
             reason,
-            code=_number(fields.get("code")),
+            code=answers.optional(fields, "code", most=_MAX_CODE),
             signal=signal,
-            detail=str(fields.get("detail", ""))[:4096],
-            duration_ms=_number(fields.get("duration_ms")),
+            detail=answers.note(fields, "detail", most=_DETAIL_CHARS),
+            duration_ms=answers.optional(fields, "duration_ms", most=_MAX_DURATION_MS),
         )
 
     def _writer(self) -> Stream:
@@ -334,11 +340,6 @@ def outcome_of(reason: str, *, code: int, signal: int, detail: str, duration_ms:
 
 def _lost(detail: str) -> Outcome:
     return Outcome(status=Status.FAILED, exit_code=128 + _SIGKILL, reason=Reason.SANDBOX_LOST, detail=detail)
-
-
-def _number(value: object) -> int:
-    """A small non-negative integer from an untrusted field."""
-    return value if isinstance(value, int) and 0 <= value < 2**53 else 0
 
 
 async def _forget(box: Box, exec_id: str) -> None:

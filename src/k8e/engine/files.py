@@ -4,30 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from k8e.engine import answers
 from k8e.engine.boxes import Box
 from k8e.engine.execs import remote_failure
 from k8e.errors import HostUnsupported, InvalidSpec, SandboxFailed
 from k8e.model import FileEntry, FileKind
 from k8e.wire.aio import Data, Event, LinkLost, RemoteError, Stream
 
-__all__ = ["UNGUARDED", "FileChange", "Files", "Guard"]
+__all__ = ["UNGUARDED", "FileChange", "FilePage", "Files", "Guard"]
 
 _IN: Final = 0
 _OUT: Final = 1
 # How long the sandbox may take over one chunk of a file.
 _STALL_TIMEOUT_S: Final = 60.0
-_MAX_ENTRIES: Final = 1_000_000
-_PATH_CHARS: Final = 4096
+_PAGE_ENTRIES: Final = 10_000
+_BATCH_ENTRIES: Final = 1000
+"""Of one message from the sandbox; its agent sends half as many."""
+_PAGE_BYTES: Final = 4 * 1024 * 1024
+_ENTRY_BYTES: Final = 64
+"""What an entry costs beside its names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
     kind: str
     path: str
+
+
+@dataclass(frozen=True, slots=True)
+class FilePage:
+    """Entries in the order of their names, parents first."""
+
+    entries: list[FileEntry]
+    after: str
+    """Where the next page goes on: the last of these, or nothing with the last page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +80,7 @@ class Files:
         except InvalidSpec as error:
             # An agent that does not know the question would not know the guard either.
             raise HostUnsupported(f"this sandbox is older than its gates ({error}): create another session") from error
-        found = answer.get("paths")
-        if not isinstance(found, list) or len(found) > len(paths):
-            raise SandboxFailed("the sandbox's agent answered nonsense")
-        return tuple(str(path)[:_PATH_CHARS] for path in found)
+        return tuple(answers.texts(answer, "paths", most=len(paths)))
 
     async def write(
         self,
@@ -92,23 +103,36 @@ class Files:
                 pass
             while (item := await _receive(stream, path)) is not None:
                 if isinstance(item, Event) and item.name == "written":
-                    return int(item.fields["size"])
+                    return answers.integer(item.fields, "size")
         raise SandboxFailed(f"write {path}", "the sandbox did not confirm it")
 
     async def stat(self, path: str, *, follow: bool = True) -> FileEntry:
         return _entry(await self._call("file.stat", {"path": path, "follow": follow}, path))
 
-    async def list(self, path: str, *, recursive: bool, since_s: float = 0.0) -> list[FileEntry]:
-        """Entries below a directory, sorted by path."""
+    async def list(
+        self, path: str, *, recursive: bool, since_s: float = 0.0, after: str = "", most: int = 0
+    ) -> FilePage:
+        """The entries below a directory, or those that come after one of them: at most so many, as far as one page goes.
+
+        The sandbox is asked for no more than that: the rest of its listing is cancelled.
+        """
         entries: list[FileEntry] = []
-        args = {"path": path, "recursive": recursive, "since": since_s}
+        size, last = 0, _place_in_order(after)
+        most = min(most or _PAGE_ENTRIES, _PAGE_ENTRIES)
+        args = {"path": path, "recursive": recursive, "since": since_s, "after": after}
         async with _opened(self._box, "file.list", args) as stream:
             while (item := await _receive(stream, path)) is not None:
-                if isinstance(item, Event) and item.name == "entries":
-                    entries += [_entry(fields) for fields in item.fields["entries"]]
-                if len(entries) > _MAX_ENTRIES:
-                    raise SandboxFailed(f"list {path}", f"more than {_MAX_ENTRIES} entries")
-        return sorted(entries, key=lambda entry: entry.path)
+                for entry in map(_entry, _listed(item)):
+                    last, before = _place_in_order(entry.path), last
+                    if last <= before:
+                        raise SandboxFailed("the sandbox's agent answered nonsense", "a listing out of order")
+                    size += len(entry.path) + len(entry.target) + _ENTRY_BYTES
+                    if entries and (len(entries) == most or size > _PAGE_BYTES):
+                        return FilePage(entries, entries[-1].path)
+                    entries.append(entry)
+                # A batch takes a millisecond or two, and the next one may be here already.
+                await asyncio.sleep(0)
+        return FilePage(entries, "")
 
     async def make_directory(self, path: str, *, guard: Guard = UNGUARDED) -> None:
         await self._call("file.mkdir", {"path": path, "parents": True, **guard.fields()}, path)
@@ -130,7 +154,8 @@ class Files:
                 if item is None:
                     return
                 if isinstance(item, Event) and item.name == "change":
-                    yield FileChange(kind=str(item.fields["kind"]), path=str(item.fields["path"]))
+                    kind = answers.word(item.fields, "kind")
+                    yield FileChange(kind=kind, path=answers.text(item.fields, "path"))
 
     async def _call(self, op: str, args: Mapping[str, Any], path: str) -> dict[str, Any]:
         try:
@@ -172,18 +197,27 @@ async def _receive(stream: Stream, path: str) -> Data | Event | None:
         raise SandboxFailed(f"transfer {path}", "the sandbox stalled") from error
 
 
+def _listed(item: Data | Event) -> Sequence[Mapping[str, Any]]:
+    """The entries of one message. Raises: SandboxFailed when they are none."""
+    if not isinstance(item, Event) or item.name != "entries":
+        return ()
+    return answers.rows(item.fields, "entries", most=_BATCH_ENTRIES)
+
+
+def _place_in_order(path: str) -> tuple[bytes, ...]:
+    """What paths of a listing are compared by: name by name, so that a directory is followed by what is in it."""
+    return tuple(path.encode("utf-8", "surrogateescape").split(b"/")) if path else ()
+
+
 _KINDS: Final = {kind.value: kind for kind in FileKind}
 
 
 def _entry(fields: Mapping[str, Any]) -> FileEntry:
-    try:
-        return FileEntry(
-            path=str(fields["path"]),
-            kind=_KINDS.get(fields["kind"], FileKind.OTHER),
-            size=int(fields["size"]),
-            modified_s=float(fields["modified"]),
-            mode=int(fields["mode"]),
-            target=str(fields.get("target") or ""),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise SandboxFailed("the sandbox's agent answered nonsense", error) from error
+    return FileEntry(
+        path=answers.text(fields, "path"),
+        kind=_KINDS.get(answers.word(fields, "kind"), FileKind.OTHER),
+        size=answers.integer(fields, "size"),
+        modified_s=answers.seconds(fields, "modified"),
+        mode=answers.integer(fields, "mode", most=answers.INT32),
+        target=answers.text(fields, "target") if fields.get("target") else "",
+    )

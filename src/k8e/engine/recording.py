@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from k8e.engine.capture import Capture
+from k8e.byte_budget import ByteReservation
+from k8e.capture import Capture
 from k8e.engine.events import EventLog
 from k8e.engine.execs import ExecStream, Output
 from k8e.engine.observing import UNOBSERVED, Observer
@@ -30,10 +31,12 @@ class Recorder:
         events: EventLog,
         command: Command,
         *,
+        reservation: ByteReservation,
         hidden: Sequence[str] = (),
         observer: Observer = UNOBSERVED,
     ) -> None:
-        """What is `hidden` is written down as a mask."""
+        """What is `hidden` is written down as a mask; what `reservation` has no room for is left out."""
+        self._reservation = reservation
         self._observer: Observer | None = observer
         self._began = time.perf_counter()
         self._session = session
@@ -42,13 +45,14 @@ class Recorder:
         self._hidden = [value.encode("utf-8", "surrogateescape") for value in hidden]
         title = mask(_title(command).encode("utf-8", "surrogateescape"), self._hidden)
         self._title = title.decode("utf-8", "replace")[:_TITLE_CHARS]
-        self._output = Capture(Transcript.PER_STREAM_BYTES)
+        self._output = Capture(Transcript.PER_STREAM_BYTES, reservation.grow)
 
     def add(self, payload: bytes) -> None:
         self._output.add(payload)
 
     def leave(self, outcome: Outcome | None = None) -> None:
         """Nothing more comes; said twice it counts once."""
+        self._reservation.close()
         observer, self._observer = self._observer, None
         if observer is not None:
             observer.executed(self._session.spec.runtime, outcome, took_s=time.perf_counter() - self._began)
@@ -88,8 +92,11 @@ class RecordedStream(ExecStream):
             self.recorder.end(self.exec_id, item)
         return item
 
-    async def close(self, *, kill: bool = True) -> None:
+    def leave_record(self) -> None:
         self.recorder.leave()
+
+    async def close(self, *, kill: bool = True) -> None:
+        self.leave_record()
         await super().close(kill=kill)
 
 

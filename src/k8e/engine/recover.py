@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import sqlite3
@@ -125,15 +126,30 @@ async def _restock(sandboxes: Sandboxes, sandbox: SandboxId, template: Template)
 
 
 async def _resume(store: Store, runs: Runs, terminals: Terminals, by_name: dict[tuple[str, str], Session]) -> None:
-    for row in store.rows("SELECT * FROM runs"):
-        session = by_name.get((row["owner"], row["session_id"]))
-        if session is not None:
-            await runs.resume(session, row)
-    for row in store.rows("SELECT * FROM terminals"):
-        session = by_name.get((row["owner"], row["session_id"]))
-        if session is not None:
-            with contextlib.suppress(K8eError):
-                await terminals.resume(session, row)
+    """All sessions side by side: one whose agent hangs up on us must not keep the others waiting."""
+    of_runs = _by_session(store.rows("SELECT * FROM runs ORDER BY started_at"))
+    of_terminals = _by_session(store.rows("SELECT * FROM terminals"))
+    async with asyncio.TaskGroup() as group:
+        for name, session in by_name.items():
+            work = _resume_in(session, runs, of_runs.get(name, []), terminals, of_terminals.get(name, []))
+            group.create_task(work, name=f"resume {session.session_id}")
+
+
+def _by_session(rows: Iterable[sqlite3.Row]) -> dict[tuple[str, str], list[sqlite3.Row]]:
+    found: dict[tuple[str, str], list[sqlite3.Row]] = {}
+    for row in rows:
+        found.setdefault((row["owner"], row["session_id"]), []).append(row)
+    return found
+
+
+async def _resume_in(
+    session: Session, runs: Runs, of_runs: list[sqlite3.Row], terminals: Terminals, of_terminals: list[sqlite3.Row]
+) -> None:
+    for row in of_runs:
+        await runs.resume(session, row)
+    for row in of_terminals:
+        with contextlib.suppress(K8eError):
+            await terminals.resume(session, row)
 
 
 def _wanted(session: sqlite3.Row) -> Template:

@@ -1,7 +1,8 @@
 """Background runs: commands whose output the server writes down, so that anybody may come back for it later.
 
 A byte is acknowledged to the sandbox only after it is in a file; a server that dies goes on where the files
-end. Past the bound output is dropped and the run says so.
+end. Past the bound output is dropped and the run says so. What runs leave on disk is bounded for each session and each
+owner: the oldest that have ended lose their output first, then what still comes is dropped.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import shutil
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,16 +26,19 @@ from k8e.engine.execs import STDERR, STDOUT, ExecStream, Output
 from k8e.engine.ids import new_id
 from k8e.engine.session import Session
 from k8e.engine.sessions import Sessions
+from k8e.engine.settings import KeptLimits
 from k8e.engine.store import Change, Store
 from k8e.engine.tasks import Tasks
 from k8e.errors import Conflict, Exhausted, K8eError, NotFound, StoreFailed
-from k8e.model import Command, Denial, Outcome, OwnerId, Reason, RunId, SessionId, Status
+from k8e.model import MIB, Command, Denial, Outcome, OwnerId, Reason, RunId, SessionId, Status
 
 __all__ = ["Run", "RunStream", "RunView", "Runs"]
 
 _log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 256 * 1024
+_POLLED_BYTES: Final = 8 * MIB
+"""Of each stream in one view; whoever wants more follows the run."""
 _CHANNELS = (STDOUT, STDERR)
 _END_WRITTEN_AFTER_S: Final = (0.0, 0.1, 0.5, 2.0, 5.0)
 """The pause before each try: a database is locked, or a disk full, often only for a while."""
@@ -53,7 +58,7 @@ class RunView:
 
 
 class Run:
-    """One background run; `directory` holds one file per channel."""
+    """One background run; `directory` holds one file per channel, and is made when there is something to write."""
 
     def __init__(self, run_id: RunId, session: Session, directory: Path, *, started_at: float) -> None:
         self.id = run_id
@@ -62,38 +67,62 @@ class Run:
         self.outcome: Outcome | None = None
         self.denied: tuple[Denial, ...] = ()
         self.truncated = False
-        self._can_keep = True
+        self._kept_whole = set(_CHANNELS)
+        """Channels of which nothing is missing so far, and so may go on."""
         self.task: asyncio.Task[None] | None = None
         self.begun = asyncio.Event()
         self.grown = asyncio.Event()
         """Set, and replaced, whenever there is more to read or the end to hear of."""
         self._directory = directory
+        self._sizes = {channel: _size_of(self.path(channel)) for channel in _CHANNELS}
+
+    @property
+    def kept_bytes(self) -> int:
+        """What it has on disk."""
+        return sum(self._sizes.values())
 
     def path(self, channel: int) -> Path:
         return self._directory / str(channel)
 
     def offsets(self) -> dict[int, int]:
         """Where each file ends; a truncated one no longer says where the stream is."""
-        sizes = {channel: self._size(channel) for channel in _CHANNELS}
         limit = self.session.spec.limits.run_output_bytes
-        return {channel: size for channel, size in sizes.items() if size < limit}
+        return {channel: size for channel, size in self._sizes.items() if size < limit}
 
-    def write(self, output: Output) -> None:
+    def cut(self, channel: int) -> None:
+        """From now on nothing more of it is written: what comes later must not stand where something is missing."""
+        self._kept_whole.discard(channel)
+        self.truncated = True
+
+    def wants(self, output: Output) -> int:
+        """How much of this it would write down, if there were room for it on the host."""
+        size = self._sizes[output.channel]
+        if output.channel not in self._kept_whole or output.offset != size:
+            return 0
+        return max(0, min(self.session.spec.limits.run_output_bytes - size, len(output.payload)))
+
+    def write(self, output: Output, room: int) -> None:
         """Append what fits; called in order, once per byte."""
-        room = self.session.spec.limits.run_output_bytes - self._size(output.channel)
-        if room < len(output.payload):
+        wanted = self.wants(output)
+        if wanted < len(output.payload):
             self.truncated = True
-        if room > 0 and self._can_keep:
-            self._append(output.channel, output.payload[:room])
+        if wanted > room or output.offset != self._sizes[output.channel]:
+            self.cut(output.channel)
+        if wanted and room:
+            self._append(output.channel, output.payload[: min(wanted, room)])
         self.notify()
 
     def _append(self, channel: int, data: bytes) -> None:
         try:
+            if not self.kept_bytes:
+                self._directory.mkdir(parents=True, exist_ok=True)
             with self.path(channel).open("ab") as file:
                 file.write(data)
+                self._sizes[channel] = file.tell()
         except OSError as error:
-            # The command goes on without; what came later must not stand where this is missing.
-            self._can_keep, self.truncated = False, True
+            # The command goes on without.
+            self.cut(channel)
+            self._sizes[channel] = _size_of(self.path(channel))
             _log.warning("cannot keep a run's output", extra={"run": self.id, "reason": str(error)})
 
     def notify(self) -> None:
@@ -110,29 +139,33 @@ class Run:
         return RunStream(self, offsets)
 
     def view(self, *, output_bytes: int) -> RunView:
+        """`output_bytes` of each stream from its beginning, and of those no more than the last that fit an answer."""
         outcome = self.outcome
-        sizes = [self._size(channel) for channel in _CHANNELS]
         return RunView(
             run_id=self.id,
             session_id=self.session.session_id,
             status=outcome.status if outcome else Status.RUNNING,
-            stdout=self.read(STDOUT, 0, output_bytes),
-            stderr=self.read(STDERR, 0, output_bytes),
+            stdout=self._last(STDOUT, output_bytes),
+            stderr=self._last(STDERR, output_bytes),
             outcome=outcome,
-            truncated=self.truncated or any(size > output_bytes for size in sizes),
+            truncated=self.truncated or any(size > min(output_bytes, _POLLED_BYTES) for size in self._sizes.values()),
             duration_ms=outcome.duration_ms if outcome else int((time.time() - self.started_at) * 1000),
             egress_denied=self.denied,
         )
 
-    def remove(self) -> None:
-        """Everything that was written of it."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+    def _last(self, channel: int, most: int) -> bytes:
+        end = min(self._sizes[channel], most)
+        begin = max(0, end - _POLLED_BYTES)
+        return self.read(channel, begin, end - begin)
 
-    def _size(self, channel: int) -> int:
-        try:
-            return self.path(channel).stat().st_size
-        except FileNotFoundError:
-            return 0
+    def part_with_output(self) -> None:
+        """It is no longer kept; how it ended is."""
+        self._sizes = dict.fromkeys(_CHANNELS, 0)
+        self.truncated = True
+
+    def remove(self) -> None:
+        """Everything that was written of it. Blocking."""
+        shutil.rmtree(self._directory, ignore_errors=True)
 
 
 class RunStream:
@@ -168,13 +201,22 @@ class RunStream:
 
 
 class Runs:
-    def __init__(self, store: Store, sessions: Sessions, commands: Commands, tasks: Tasks, *, per_session: int) -> None:
+    def __init__(
+        self, store: Store, sessions: Sessions, commands: Commands, tasks: Tasks, *, per_session: int, kept: KeptLimits
+    ) -> None:
         self._store = store
         self._sessions = sessions
         self._commands = commands
         self._tasks = tasks
         self._per_session = per_session
+        self._kept = kept
         self._by_id: dict[RunId, Run] = {}
+        self._by_session: dict[Session, dict[RunId, Run]] = {}
+        """Oldest first."""
+        self._ended: dict[OwnerId, dict[RunId, Run]] = {}
+        """Those that have ended and still have output on disk, in the order of their ends."""
+        self._bytes_of_session: Counter[Session] = Counter()
+        self._bytes_of_owner: Counter[OwnerId] = Counter()
 
     async def start(self, session: Session, command: Command) -> Run:
         """Start a command that goes on when the caller leaves; without a time limit of its own it has none.
@@ -230,7 +272,7 @@ class Runs:
         return run
 
     def of(self, session: Session) -> list[Run]:
-        return [run for run in self._by_id.values() if run.session is session]
+        return list(self._by_session.get(session, {}).values())
 
     async def resume(self, session: Session, row: sqlite3.Row) -> None:
         """Take back a run after a restart, from where its files end."""
@@ -238,6 +280,7 @@ class Runs:
         run.truncated = bool(row["truncated"])
         if row["outcome"]:
             run.outcome, run.denied = _end_from_json(row["outcome"])
+            self._settle(run)
             return
         try:
             stream = await self._commands.attach(session, run.id, run.offsets())
@@ -271,12 +314,11 @@ class Runs:
             run.outcome = _lost(run, why)
             run.notify()
         run.begun.set()
-        self._by_id.pop(run.id, None)
+        self._leave(run)
 
     def _new(self, session: Session, run_id: RunId, *, started_at: float) -> Run:
-        directory = self._sessions.directory(session) / run_id
-        directory.mkdir(exist_ok=True)
-        run = self._by_id[run_id] = Run(run_id, session, directory, started_at=started_at)
+        run = Run(run_id, session, self._sessions.directory(session) / run_id, started_at=started_at)
+        self._enter(run)
         return run
 
     def _follow(self, run: Run, stream: ExecStream) -> None:
@@ -290,6 +332,7 @@ class Runs:
                 # Until here the sandbox was the only other place that knew the end.
                 stream.forget()
         finally:
+            stream.leave_record()
             run.begun.set()
             run.session.runs -= 1
 
@@ -301,16 +344,100 @@ class Runs:
             async for item in stream:
                 if isinstance(item, Outcome):
                     return item
-                run.write(item)
+                self._write(run, item)
         except K8eError as error:
+            # Nobody reads it any more: what still runs must not, and must not keep its session busy.
+            await stream.close()
             return _lost(run, str(error))
         return _lost(run, "it ended without an outcome")
+
+    def _write(self, run: Run, output: Output) -> None:
+        session, wanted, before, was_cut = run.session, run.wants(output), run.kept_bytes, run.truncated
+        if wanted > self._room(session):
+            self._make_room(session, wanted)
+        run.write(output, self._room(session))
+        self._count(run, run.kept_bytes - before)
+        if run.truncated and not was_cut:
+            self._store.post(Change("UPDATE runs SET truncated=1 WHERE id=?", (run.id,)))
+
+    def _room(self, session: Session) -> int:
+        """How much more the session's runs may keep on disk."""
+        return min(self._room_of_session(session), self._room_of_owner(session.owner))
+
+    def _room_of_session(self, session: Session) -> int:
+        return max(0, self._kept.output_per_session - self._bytes_of_session[session])
+
+    def _room_of_owner(self, owner: OwnerId) -> int:
+        return max(0, self._kept.output_per_owner - self._bytes_of_owner[owner])
+
+    def _make_room(self, session: Session, wanted: int) -> None:
+        """Part with the output of runs that have ended, oldest first, as far as that makes room where it is missing."""
+        for run in self.of(session):
+            if self._room_of_session(session) >= wanted:
+                break
+            if run.outcome is not None and run.kept_bytes:
+                self._part_with_output(run)
+        wanted = min(wanted, self._room_of_session(session))
+        for run in list(self._ended.get(session.owner, {}).values()):
+            if self._room_of_owner(session.owner) >= wanted:
+                break
+            self._part_with_output(run)
+
+    def _part_with_output(self, run: Run) -> None:
+        self._count(run, -run.kept_bytes)
+        run.part_with_output()
+        self._unlist(run)
+        self._tasks.start(asyncio.to_thread(run.remove), name=f"output of {run.id}")
+        self._store.post(Change("UPDATE runs SET truncated=1 WHERE id=?", (run.id,)))
+
+    def _count(self, run: Run, by: int) -> None:
+        self._bytes_of_session[run.session] += by
+        self._bytes_of_owner[run.session.owner] += by
+        if not self._bytes_of_owner[run.session.owner]:
+            del self._bytes_of_owner[run.session.owner]
+
+    def _forget_oldest(self, session: Session) -> None:
+        """Of runs that have ended, the session keeps only so many."""
+        ended = [run for run in self.of(session) if run.outcome is not None]
+        for run in ended[: -self._kept.runs_per_session]:
+            self._leave(run)
+            self._tasks.start(asyncio.to_thread(run.remove), name=f"forget {run.id}")
+            self._store.post(Change("DELETE FROM runs WHERE id=?", (run.id,)))
+
+    def _settle(self, run: Run) -> None:
+        """It has ended: from now on its output goes when room is needed, and it itself when there are too many."""
+        if run.id in self._by_id:
+            if run.kept_bytes:
+                self._ended.setdefault(run.session.owner, {})[run.id] = run
+            self._forget_oldest(run.session)
+
+    def _unlist(self, run: Run) -> None:
+        """It has no output any more that could make room."""
+        ended = self._ended.get(run.session.owner, {})
+        ended.pop(run.id, None)
+        if not ended:
+            self._ended.pop(run.session.owner, None)
+
+    def _enter(self, run: Run) -> None:
+        self._by_id[run.id] = run
+        self._by_session.setdefault(run.session, {})[run.id] = run
+        self._count(run, run.kept_bytes)
+
+    def _leave(self, run: Run) -> None:
+        if self._by_id.pop(run.id, None) is None:
+            return
+        self._count(run, -run.kept_bytes)
+        self._unlist(run)
+        del self._by_session[run.session][run.id]
+        if not self._by_session[run.session]:
+            del self._by_session[run.session], self._bytes_of_session[run.session]
 
     async def _finish(self, run: Run, outcome: Outcome) -> bool:
         """The end of a run, written down before anybody hears of it; False when it could not be."""
         is_durable = await self._write_end(run, outcome)
         run.outcome = outcome
         run.notify()
+        self._settle(run)
         return is_durable
 
     async def _write_end(self, run: Run, outcome: Outcome) -> bool:
@@ -326,6 +453,13 @@ class Runs:
         # What is true stays true: this server tells it from memory, and the next one hears it from the sandbox.
         _log.error("the end of a run was not written down", extra={"run": run.id})
         return False
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _end_to_json(outcome: Outcome, denied: tuple[Denial, ...]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from k8e.engine.boxes import Box
 from k8e.engine.gates import gates_from
 from k8e.engine.store import Change
-from k8e.errors import SandboxLost
+from k8e.errors import DiskFull, SandboxLost
 from k8e.lifecycle import Phase, advance
 from k8e.model import (
     Brokered,
@@ -91,6 +91,8 @@ class Session:
     """Held by whoever changes what it was promised."""
     end_again_at: float = 0.0
     """When to try its removal again; 0 as long as none has failed."""
+    end_failure: DiskFull | None = None
+    """Why it could not be ended, where whoever asked for it can help."""
     ending: asyncio.Task[None] | None = None
     """Its removal while that is under way; its phase says so only when its children are gone."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import logging
 import shutil
@@ -17,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from k8e.engine import brokering, lists
+from k8e.engine import brokering, ceilings, lists
 from k8e.engine.boxes import Box
 from k8e.engine.egress import Egress
 from k8e.engine.events import EventLog
@@ -33,7 +34,7 @@ from k8e.engine.substrate import Substrate
 from k8e.engine.tasks import Tasks
 from k8e.engine.transcript import Transcript
 from k8e.engine.workspaces import Workspaces
-from k8e.errors import Conflict, Denied, Exhausted, HostUnsupported, K8eError, NotFound, SandboxFailed
+from k8e.errors import Conflict, Denied, DiskFull, Exhausted, HostUnsupported, K8eError, NotFound, SandboxFailed
 from k8e.lifecycle import Phase
 from k8e.model import Claim, Death, OwnerId, SandboxId, SessionId, SessionSpec
 
@@ -43,6 +44,7 @@ _log = logging.getLogger(__name__)
 
 _CLAIM_TRIES: Final = 3
 _AGAIN_S: Final = 30.0
+_END_WRITTEN_AFTER_S: Final = (0.0, 0.1, 0.5, 2.0)
 
 Admit = Callable[[SessionSpec], Awaitable[None]]
 """Whether a session may be made like this; waits where a person has to say so. Raises: Denied."""
@@ -76,6 +78,9 @@ class Sessions:
         self._rates = CreateRates(
             per_s=settings.quotas.creates_per_s, burst=settings.quotas.create_burst, clock=time.monotonic
         )
+        capacity = substrate.capacity()
+        self.ceilings = ceilings.fitted(settings.ceilings, capacity)
+        self._share = ceilings.share_of(settings.quotas.share, capacity)
         self.on_end: Callable[[Session], None] = lambda _session: None
         self.observer: Observer = UNOBSERVED
 
@@ -96,9 +101,10 @@ class Sessions:
         return [session for (who, _), session in self._by_key.items() if who == owner]
 
     def transcript(self, session: Session) -> Transcript:
-        # Of a session that goes it can be read until it is gone; a directory that was made now would be left behind.
-        directory = self._directory(session) if session.is_going else self.directory(session)
-        return Transcript(directory / "transcript")
+        """Its directory is made when there is something to write: on a full disk a command runs without."""
+        # It is cut to a half when it is full, so that not every command pays for that.
+        keep_bytes = self.settings.kept.transcript_per_session // 2
+        return Transcript(self._directory(session) / "transcript", keep_bytes=keep_bytes)
 
     def directory(self, session: Session) -> Path:
         """Where the server keeps this session's transcript and background output. Raises: SandboxLost when it goes."""
@@ -130,6 +136,7 @@ class Sessions:
         Raises: InvalidSpec, Denied, Conflict, Exhausted, HostUnsupported, SandboxFailed.
         """
         await self._check_runtime(spec)
+        spec = dataclasses.replace(spec, limits=ceilings.within(spec.limits, self.ceilings))
         spec = lists.resolved(spec, self.settings.egress)
         if spec.tenant:
             check_tenant(spec.tenant)
@@ -154,8 +161,12 @@ class Sessions:
         return await self._owned(self._create(owner, spec, parent=parent), name="create sub-agent")
 
     async def extend(self, session: Session, *, ttl_s: float | None, idle_timeout_s: float | None) -> None:
-        """Move the deadlines, counted from now. Raises: SandboxLost when it is about to end."""
+        """Move the deadlines, counted from now. Raises: InvalidSpec, SandboxLost when it is about to end."""
         session.check_stays()
+        if ttl_s is not None:
+            ttl_s = ceilings.bounded("ttl_s", ttl_s, self.ceilings, field="ttl_s")
+        if idle_timeout_s is not None:
+            idle_timeout_s = ceilings.bounded("idle_timeout_s", idle_timeout_s, self.ceilings, field="idle_timeout_s")
         now = time.time()
         if ttl_s is not None:
             session.expires_at = deadline(now, ttl_s)
@@ -214,6 +225,8 @@ class Sessions:
         """Remove the session, its children, its sandbox and everything that was only its own."""
         await asyncio.shield(self._begin_end(session, why))
         if session.phase is not Phase.GONE:
+            if session.end_failure is not None:
+                raise session.end_failure
             raise SandboxFailed(f"remove session {session.session_id}", "see the server's log; it will be tried again")
 
     def reap(self, now: float) -> None:
@@ -308,6 +321,8 @@ class Sessions:
         self._rates.take(owner)
         if len(held := self.of(owner)) >= self.settings.quotas.sessions:
             raise _too_many(held, time.time())
+        self._check_share(owner, spec, held)
+        ceilings.check_memory(self._substrate.capacity(), self.settings.reserve_memory)
         name = check_client_id(spec.session_id) if spec.session_id else new_id("sess")
         if (owner, name) in self._by_key:
             raise Conflict(f"session {name} already exists")
@@ -327,6 +342,14 @@ class Sessions:
         if parent is not None:
             parent.children.append(session)
         return session
+
+    def _check_share(self, owner: OwnerId, spec: SessionSpec, held: Sequence[Session]) -> None:
+        """Raises: Exhausted when what the owner holds leaves too little for one more like this."""
+        workspaces = {each.tenant: each.disk_bytes for each in self._workspaces.list(owner)}
+        if spec.tenant:
+            workspaces.setdefault(spec.tenant, spec.limits.disk_bytes)
+        limits = [each.spec.limits for each in held]
+        ceilings.check_share(limits, spec.limits, self._share, workspaces_bytes=sum(workspaces.values()))
 
     async def _claim(self, session: Session) -> None:
         for attempt in range(1, _CLAIM_TRIES + 1):
@@ -368,21 +391,49 @@ class Sessions:
             self._lost(session, Death())
 
     async def _end(self, session: Session, why: str) -> None:
+        session.end_failure = None
+        try:
+            await self._end_now(session, why)
+        except DiskFull as error:
+            # Of all that can go wrong the one that whoever asked can mend.
+            session.end_failure = error
+            raise
+
+    async def _end_now(self, session: Session, why: str) -> None:
         while session.children:
             await self.destroy(session.children[0], why="parent ended")
         if session.phase is not Phase.TERMINATING:
-            await self._store.commit(session.enter(Phase.TERMINATING, detail=why))
+            await self._write_ending(session.enter(Phase.TERMINATING, detail=why))
         self.on_end(session)
         if session.box is not None:
             await session.box.destroy()
             self._egress.drop(session.box.id)
             await asyncio.to_thread(shutil.rmtree, self._directory(session), ignore_errors=True)
-            await self._store.commit(forgotten(session.box.id), *session.deleted())
+            await self._write_end(forgotten(session.box.id), *session.deleted())
         else:
-            await self._store.commit(*session.deleted())
+            await self._write_end(*session.deleted())
         session.enter(Phase.GONE)
         self._forget(session)
         self._events.add(session.owner, session.session_id, "session.ended", why=why)
+        self._events.forget(session.owner, session.session_id)
+
+    async def _write_ending(self, change: Change) -> None:
+        """On a full disk it goes without: what is removed makes the room in which its end is written down.
+
+        A crash in between leaves a session whose sandbox is gone, and the next start tells its owner so.
+        """
+        try:
+            await self._store.commit(change)
+        except DiskFull as error:
+            _log.warning("a session ends before that is written down", extra={"reason": str(error)})
+
+    async def _write_end(self, *changes: Change) -> None:
+        """The room that the removal has made may be there only a moment later. Raises: StoreFailed."""
+        for pause_s in _END_WRITTEN_AFTER_S:
+            await asyncio.sleep(pause_s)
+            with contextlib.suppress(DiskFull):
+                return await self._store.commit(*changes)
+        return await self._store.commit(*changes)
 
     def _forget(self, session: Session) -> None:
         """Its name is free from now on; it may have been before, and have a new bearer."""

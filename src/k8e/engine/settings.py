@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from k8e.model import Gates, HostRule, Limits, NetRule, Template
+from k8e.engine.ceilings import Ceilings, Share
+from k8e.model import GIB, MIB, Gates, HostRule, Limits, NetRule, Template
 
-__all__ = ["EgressSettings", "EngineSettings", "PoolSettings", "Quotas"]
+__all__ = ["EgressSettings", "EngineSettings", "KeptLimits", "PoolSettings", "Quotas"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +26,12 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """Per owner."""
+    """What one owner, or one of its sessions, may have at a time."""
 
     sessions: int = 500
+    share: Share = field(default_factory=Share)
+    workspaces: int = 500
+    """That outlive their sessions."""
     creates_per_s: float = 50.0
     create_burst: int = 500
     runs_per_session: int = 32
@@ -36,6 +40,21 @@ class Quotas:
     approvals_per_session: int = 64
     """Questions that wait for an answer; a person who has more before them reads none."""
     approvals: int = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLimits:
+    """What sessions may leave on the host's disk, besides their sandboxes; the oldest goes first."""
+
+    runs_per_session: int = 256
+    """Background runs that have ended."""
+    output_per_session: int = 256 * MIB
+    """Of background runs, running or ended."""
+    output_per_owner: int = 4 * GIB
+    transcript_per_session: int = 8 * MIB
+    events_per_session: int = 4 * MIB
+    events_per_owner: int = 64 * MIB
+    events_age_s: float = 30 * 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +79,10 @@ class EngineSettings:
     limits: Limits = field(default_factory=Limits)
     pool: PoolSettings = field(default_factory=PoolSettings)
     quotas: Quotas = field(default_factory=Quotas)
+    ceilings: Ceilings = field(default_factory=Ceilings)
+    reserve_memory: int | None = None
+    """What stays free on the host: below it no session is made. None fits the host."""
+    kept: KeptLimits = field(default_factory=KeptLimits)
     egress: EgressSettings = field(default_factory=EgressSettings)
     reap_every_s: float = 1.0
     """How often expired and idle sessions are looked for; the most that a session can outstay its time."""
@@ -67,5 +90,3 @@ class EngineSettings:
     """Of every session, besides its own."""
     approval_s: float = 300.0
     """How long a question waits for its answer."""
-    event_days: float = 30.0
-    """How long events of sessions are kept."""

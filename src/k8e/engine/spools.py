@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -35,7 +35,8 @@ class Spool:
     sha256: str
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        await asyncio.to_thread(self.file.seek, 0)
+        with _explained():
+            await asyncio.to_thread(self.file.seek, 0)
         while piece := await asyncio.to_thread(self.file.read, _PIECE):
             yield piece
 
@@ -67,7 +68,14 @@ class Spools:
 
 
 async def _written(file: IO[bytes], chunk: bytes) -> None:
-    try:
+    with _explained():
         await asyncio.to_thread(file.write, chunk)
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """What is held is written when its buffer is full, or when it is read."""
+    try:
+        yield
     except OSError as error:
         raise StoreFailed(f"hold a write until it is approved: {error.strerror}") from error

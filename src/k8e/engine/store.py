@@ -13,12 +13,13 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from k8e.errors import StoreFailed
+from k8e import full_disk
+from k8e.errors import DiskFull, StoreFailed
 
 __all__ = ["ENGINE_SCHEMA", "Change", "Store"]
 
@@ -98,6 +99,13 @@ class Store:
         """Read what is committed, on a connection of its own so that a transaction in progress is never seen."""
         try:
             return self._reader.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def each(self, sql: str, values: tuple[object, ...] = ()) -> Iterator[sqlite3.Row]:
+        """The same, one row at a time: for whoever may stop before the last."""
+        try:
+            yield from self._reader.execute(sql, values)
         except sqlite3.Error as error:
             raise self._failure(error) from error
 
@@ -194,10 +202,11 @@ class Store:
         text = str(error)
         if "locked" in text or "busy" in text:
             return StoreFailed(f"{self._path} is locked by another program: stop it (fuser {self._path}) and try again")
-        if "full" in text:
-            return StoreFailed(f"no room to write {self._path}: free space on its disk; nothing was lost")
         if "malformed" in text or "not a database" in text:
             return StoreFailed(self._damaged(text))
+        # With no room for its index beside the file SQLite speaks of I/O, or of a file that it cannot open.
+        if "full" in text or full_disk.is_full(self._path.parent):
+            return DiskFull(str(self._path.parent), "nothing was lost")
         return StoreFailed(f"{self._path}: {text}")
 
     def _damaged(self, what: str) -> str:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from k8e.engine import answers
 from k8e.engine.commands import Commands, ask
 from k8e.engine.execs import ExecStream
 from k8e.engine.ids import new_id
@@ -77,8 +78,8 @@ class Terminal:
             answer = await self._ask("foreground")
         except Conflict:
             return -1, False
-        group = answer.get("pgid")
-        return group if isinstance(group, int) else -1, bool(answer.get("input_waiting"))
+        group = answers.optional(answer, "pgid", least=-1, most=answers.INT32, default=-1)
+        return group, answer.get("input_waiting") is True
 
     async def signal(self, number: int) -> None:
         """Signal the foreground group; 9 ends everything that was started here."""
@@ -239,8 +240,11 @@ class Terminals:
                 else:
                     await terminal.keep(item.payload)
         except K8eError as error:
+            # Nobody reads it any more: what still runs must not, and must not keep its session busy.
+            await terminal.stream.close()
             terminal.end(_lost(str(error)))
         finally:
+            terminal.stream.leave_record()
             terminal.session.terminals -= 1
 
 

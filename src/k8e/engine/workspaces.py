@@ -12,7 +12,7 @@ from k8e.engine.gates import gates_from, gates_to_json, union
 from k8e.engine.ids import new_id
 from k8e.engine.store import Change, Store
 from k8e.engine.substrate import Substrate
-from k8e.errors import Conflict, NotFound
+from k8e.errors import Conflict, Exhausted, NotFound
 from k8e.model import Gates, OwnerId, WorkspaceId
 
 __all__ = ["WorkspaceView", "Workspaces"]
@@ -32,7 +32,8 @@ class WorkspaceView:
 
 
 class Workspaces:
-    def __init__(self, store: Store, substrate: Substrate) -> None:
+    def __init__(self, store: Store, substrate: Substrate, *, per_owner: int) -> None:
+        self._per_owner = per_owner
         self._store = store
         self._substrate = substrate
         self._by_key: dict[tuple[OwnerId, str], WorkspaceView] = {
@@ -52,11 +53,16 @@ class Workspaces:
     async def find_or_create(
         self, owner: OwnerId, tenant: str, *, disk_bytes: int, gates: Gates = NO_GATES
     ) -> WorkspaceId:
-        """The pair's workspace; the first caller decides its size, every one may add gates."""
+        """The pair's workspace; the first caller decides its size, every one may add gates.
+
+        Raises: Exhausted when the owner has too many.
+        """
         # What is being deleted may be gone before it is used, or stay if that is refused: only its end tells.
         while deletion := self._deletions.get((owner, tenant)):
             await deletion.wait()
         known = self._by_key.get((owner, tenant))
+        if known is None and (count := len(self.list(owner))) >= self._per_owner:
+            raise Exhausted(f"you already have {count} workspaces: delete one with `k8e sandbox workspaces delete`")
         view = WorkspaceView(
             owner=owner,
             tenant=tenant,

@@ -25,6 +25,8 @@ SOCKID = struct.Struct("!HH16s16s4s8s")
 # struct inet_diag_msg: family, state, timer, retrans; the id; expires, rqueue, wqueue, uid, inode
 ANSWER_HEAD = struct.Struct("=BBBB")
 ANSWER_TAIL = struct.Struct("=LLLLL")
+LINE_BITS: Final = 64
+"""What everybody with IPv6 has of addresses."""
 ENDS_BYTES: Final = 36
 """Ports and addresses: what comes before interface and cookie."""
 ANSWER_BYTES: Final = HEADER.size + ANSWER_HEAD.size + SOCKID.size + ANSWER_TAIL.size
@@ -54,6 +56,16 @@ class SocketTable:
             return uid_in(self._netlink.recv(4096), spellings(source, target), self._sequence)
         except OSError:
             return None
+
+    def holder_of(self, *, source: Endpoint, target: Endpoint) -> str:
+        """Whom to count a connection for: its user where that is certain, else the address, or what one line has of them."""
+        address = ipaddress.ip_address(source[0])
+        if isinstance(address, ipaddress.IPv6Address):
+            address = address.ipv4_mapped or address
+        uid = self.uid_of(source=source, target=target) if address.is_loopback else None
+        if uid is not None:
+            return f"uid:{uid}"
+        return str(ipaddress.ip_network((address, LINE_BITS), strict=False) if address.version == 6 else address)
 
 
 def common_family(source: str, target: str) -> socket.AddressFamily | None:

@@ -7,6 +7,7 @@ task of ours and its caller only waits for it: cancelled once, it has the time t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 from grpc import aio
 
 from k8e._proto.stub import SandboxStub
+from k8e.byte_budget import ByteReservation
 from k8e.client import AsyncSandboxClient
 from k8e.client.discovery import Target
 from k8e.client.statuses import status
@@ -95,6 +97,7 @@ class InsideCall:
 
     caller: Caller
     owner: OwnerId
+    reservation: ByteReservation
     write: Callable[[Message], Any]
     traceparent: str = ""
     trailers: dict[str, str] = field(default_factory=dict)
@@ -149,13 +152,15 @@ class InsideStream(Generic[R]):
     async def _ended(self) -> End:
         """Raises nothing but cancellation: an error of one call must not reach the others."""
         channel = self._channel
-        call = InsideCall(caller=channel.caller, owner=channel.owner, write=self._items.put)
+        reservation = channel.edge.reservation(channel.owner)
+        call = InsideCall(caller=channel.caller, owner=channel.owner, reservation=reservation, write=self._items.put)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                channel.check(channel.caller)
-                answer = await channel.edge.answer(self._name, call, self._request)
-                if answer is not None:
-                    await self._items.put(answer)
+            with contextlib.closing(reservation):
+                async with asyncio.timeout(self._timeout_s):
+                    channel.check(channel.caller)
+                    answer = await channel.edge.answer(self._name, call, self._request)
+                    if answer is not None:
+                        await self._items.put(await channel.edge.message(call, answer))
         except TimeoutError:
             return End(status("DEADLINE_EXCEEDED", "the call took longer than its deadline"))
         except K8eError as error:

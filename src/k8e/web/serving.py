@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from uvicorn import Config, Server
 from k8e.client.discovery import Target
 from k8e.identity.sockdiag import SocketTable
 from k8e.web.app import built, mcp_route
-from k8e.web.connections import BoundedConnection
+from k8e.web.connections import OF_ONE, BoundedConnection, SharedConnections
 from k8e.web.gate import Gate
 from k8e.web.guests import Guests
 from k8e.web.mirror import PING_S
@@ -28,11 +29,13 @@ from k8e.web.visitors import Revive, Visitors
 
 __all__ = ["DoorSettings", "listening", "serve"]
 
-CONNECTIONS = 1024
-"""At a time; further ones are told to come later."""
+CONNECTIONS = 2 * OF_ONE
+"""At a time; further ones are told to come later. One that has all of its share leaves as much to the others."""
+DESCRIPTORS = 4 * CONNECTIONS
 DRAIN_S = 2
 """How long requests may go on when we are told to stop."""
 BACKLOG = 256
+PER_TURN = 16
 
 Parting = Callable[[], None]
 """Called first of all when we are told to stop: whoever still listens can be told so."""
@@ -65,6 +68,8 @@ async def serve(
     sock: socket.socket, target: Target, settings: DoorSettings, *, revive: Revive, ready: Callable[[], None]
 ) -> None:
     """Serve on the socket until a signal says to stop; `ready` is called when it answers."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(most, DESCRIPTORS)), most))
     partings: list[Parting] = []
     async with opened(sock, target, settings, revive, partings) as app:
         server = Process(config(app), ready, partings)
@@ -79,6 +84,7 @@ class Process(Server):
 
     def __init__(self, config: Config, ready: Callable[[], None], partings: Sequence[Parting]) -> None:
         super().__init__(config)
+        self._connections = self.server_state = SharedConnections()
         self._ready = ready
         self._partings = partings
 
@@ -88,12 +94,16 @@ class Process(Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        for sock in sockets or ():
+            # For asyncio the length of the queue is also how many it takes before anybody else has a turn.
+            sock.listen(BACKLOG)
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for parting in self._partings:
             parting()
         await super().shutdown(sockets)
+        self._connections.close()
 
     def stop(self) -> None:
         # The second time somebody is in a hurry.
@@ -114,6 +124,7 @@ def config(app: ASGIApp) -> Config:
         proxy_headers=False,
         server_header=False,
         limit_concurrency=CONNECTIONS,
+        backlog=PER_TURN,
         timeout_graceful_shutdown=DRAIN_S,
     )
 

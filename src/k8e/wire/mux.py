@@ -47,6 +47,10 @@ __all__ = ["Mux"]
 _EVENTS = 255
 """The channel number under which events are acknowledged, counted in payload bytes."""
 _MAX_STREAMS = 4096
+_MAX_WORDS = 4096
+"""Of the text of an error, in characters."""
+_DIGITS = 20
+"""Of a number that 64 bits may hold, with its sign."""
 
 
 class _Feed:
@@ -204,7 +208,7 @@ class Mux:
         """End a stream with an error, at once."""
         stream = self._streams.get(number)
         if stream is not None and not stream.is_abandoned:
-            self._cut(number, stream, {"error": {"code": code, "message": message[:4096]}})
+            self._cut(number, stream, {"error": {"code": code, "message": message[:_MAX_WORDS]}})
 
     def _cut(self, number: int, stream: _Stream, last: Mapping[str, Json]) -> None:
         stream.feeds.clear()
@@ -428,7 +432,7 @@ def _emit_data(number: int, channel: int, feed: _Feed, out: List[Buffer]) -> Non
 def _ended(body: Fields) -> Ended:
     error, result = body.get("error"), body.get("result")
     if isinstance(error, dict):
-        return Ended({}, (str(error.get("code", "internal")), str(error.get("message", ""))))
+        return Ended({}, (_words(error.get("code"), "internal"), _words(error.get("message"), "")))
     if not isinstance(result, dict):
         raise ProtocolError("an end without result")
     return Ended(result)
@@ -441,9 +445,36 @@ def _pack(fields: Mapping[str, Json]) -> bytes:
 
 def _unpack(payload: bytes) -> Fields:
     try:
-        fields = json.loads(payload)
+        fields = _loaded(payload)
     except (ValueError, RecursionError) as error:
         raise ProtocolError("a control message is not JSON") from error
     if not isinstance(fields, dict):
         raise ProtocolError("a control message is not an object")
     return fields
+
+
+def _loaded(payload: bytes) -> Json:
+    try:
+        return json.loads(payload)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError:
+        # It is JSON, with a whole number of more digits than Python turns into one. Whoever reads that field refuses it;
+        # the other streams of this link have said nothing wrong.
+        return json.loads(payload, parse_int=_bounded)
+
+
+def _bounded(digits: str) -> Json:
+    return int(digits) if len(digits) <= _DIGITS else float("inf")
+
+
+def _words(value: Json, otherwise: str) -> str:
+    """Words of the peer for people: bounded, and whatever they are, somebody can encode them."""
+    if not isinstance(value, str):
+        return otherwise
+    words: str = value[:_MAX_WORDS]
+    try:
+        words.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return words.encode("utf-8", "replace").decode("utf-8")
+    return words

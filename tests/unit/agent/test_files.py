@@ -104,6 +104,30 @@ async def test_a_huge_directory_is_listed_completely(link: Link) -> None:
     assert {e["path"]: e["target"] for e in entries}["/workspace/many/sub/l"] == "x"
 
 
+async def test_a_listing_goes_on_after_any_of_its_entries(link: Link) -> None:
+    await execute(link, shell="mkdir -p t/a/x t/a.b t/ab; touch t/a/1 t/a/x/2 t/a.b/3 t/ab/4 t/z")
+    whole = [str(entry["path"]) for entry in await listing(link, "t", recursive=True)]
+    assert len(whole) == 9
+    for number, path in enumerate(whole, start=1):
+        rest = await listing(link, "t", recursive=True, after=path)
+        assert [entry["path"] for entry in rest] == whole[number:]
+    await execute(link, shell="rm -r t/a/x")
+    gone = "/workspace/t/a/x/2"
+    left = [entry["path"] for entry in await listing(link, "t", recursive=True, after=gone)]
+    assert left == whole[whole.index(gone) + 1 :]
+    flat = [str(entry["path"]) for entry in await listing(link, "t")]
+    assert [entry["path"] for entry in await listing(link, "t", after=flat[1])] == flat[2:]
+
+
+async def test_a_listing_does_not_go_on_with_another_directorys(link: Link) -> None:
+    await execute(link, shell="mkdir t; touch t/a")
+    for after in ("/workspace/tt/a", "t/a", "/workspace"):
+        with pytest.raises(RemoteError) as refusal:
+            await listing(link, "t", after=after)
+        assert refusal.value.code == "invalid"
+    assert await listing(link, "t", after="/workspace/t/") == await listing(link, "t")
+
+
 @pytest.mark.parametrize(
     ("op", "args", "code"),
     [

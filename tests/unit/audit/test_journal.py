@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from k8e.audit.files import Trail
 PATIENCE_S = 60.0
 
 
-def _write(data_dir: Path, *numbers: int, **options: int) -> None:
+def _write(data_dir: Path, *numbers: int, **options: Any) -> None:
     journal = Journal(data_dir, **options)
     for number in numbers:
         journal.add({"rpc": "Exec", "n": number})
@@ -88,7 +89,7 @@ def test_an_attack_on_the_records_is_found_and_stays_found_after_a_restart(tmp_p
 
 def test_a_removed_file_or_head_or_key_is_found_and_stays_found(tmp_path: Path) -> None:
     for start in range(0, 50, 10):
-        _write(tmp_path / "good", *range(start, start + 10), file_bytes=2000)
+        _write(tmp_path / "good", *range(start, start + 10), kept_bytes=2000 * 64)
     assert len(Trail(tmp_path / "good").files()) > 1
     assert verify(tmp_path / "good").ok
     for victim in ("first", "last", "head", "old head", "key", "all but the key"):
@@ -152,7 +153,7 @@ def test_a_crash_right_after_a_new_file_was_begun_loses_nothing(tmp_path: Path) 
 
 def test_files_are_bounded_and_the_head_says_where_the_chain_begins(tmp_path: Path) -> None:
     for start in range(0, 260, 20):
-        _write(tmp_path, *range(start, start + 20), file_bytes=2000, files=3)
+        _write(tmp_path, *range(start, start + 20), kept_bytes=6000, files=3)
     assert len(Trail(tmp_path).files()) == 3
     found = verify(tmp_path)
     assert found.ok, found

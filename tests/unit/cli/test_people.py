@@ -153,7 +153,8 @@ def test_sessions_of_two_owners_are_two_whatever_their_ids(k8e: Run, session_id:
 
 
 def test_events_and_processes_are_shown(k8e: Run, session_id: str) -> None:
-    k8e("run", "--session-id", session_id, "exit 3")
+    for _ in range(2):
+        k8e("run", "--session-id", session_id, "exit 3")
     shown = told(k8e("events", session_id, "--limit", "1"))
     assert list(shown) == ["events", "returned", "truncated"]
     assert (shown["returned"], shown["truncated"]) == (1, True)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
 
 import pytest
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.doors.service.auditing import Auditing
+from k8e.audit import BUSY, BUSY_NOTE, MAIN, Journal, records, verify
+from k8e.doors.service.auditing import LONG_S, OWNER_RECORDS, REFUSALS_IN_FULL, Auditing
+from k8e.doors.service.edge import Stream
+from k8e.doors.service.errors import outcome
 from k8e.doors.service.naming import LOOKS, OBJECTS
+from k8e.doors.service.record_quota import WINDOW_S
 from k8e.doors.service.service import SERVICE
 from k8e.engine.approvals import Approval
-from k8e.errors import Denied, Exhausted, NotFound, Unauthenticated
+from k8e.errors import Conflict, Denied, DiskFull, Exhausted, InvalidSpec, K8eError, NotFound, Unauthenticated
 from k8e.identity.callers import Role
 from k8e.identity.presented import Presented, TcpPeer, UnixPeer
 from k8e.model import ApprovalId, OwnerId, SandboxId, SessionId
@@ -208,7 +215,7 @@ async def test_strangers_are_recorded_and_cannot_fill_the_disk(kept: Kept) -> No
     for _ in range(5000):
         step.refused("Exec", tcp, Unauthenticated("unknown key"))
     step.refused("Exec", Presented(peer=UnixPeer(1000), owner="x" * 10**6), Denied("only administrators"))
-    assert 50 < len(kept.records) < 1000
+    assert 50 < len(kept.records) < 120
     assert kept.records[0]["peer"] == "203.0.113.9:999"
     assert kept.records[0]["outcome"] == "UNAUTHENTICATED"
     assert SECRET not in json.dumps(kept.records)
@@ -276,3 +283,183 @@ async def test_each_step_at_a_gate_is_a_record_and_a_refused_call_names_the_ques
     ):
         raise Denied("key:phone refused", approval_id="a")
     assert (kept.records[2]["approval_id"], kept.records[2]["outcome"]) == ("a", "PERMISSION_DENIED")
+
+
+class Timers:
+    """What is to be done later, done when the test says so."""
+
+    def __init__(self) -> None:
+        self.last: dict[float, Callable[[], None]] = {}
+
+    def __call__(self, delay_s: float, run: Callable[[], None]) -> Timers:
+        self.last[delay_s] = run
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+
+def _refuse(step: Auditing, uid: int, times: int, rpc: str = "DestroySession") -> None:
+    for _ in range(times):
+        with (
+            contextlib.suppress(NotFound),
+            step(rpc, as_uid(uid), pb.DestroySessionRequest(session_id="not-mine")),
+        ):
+            raise NotFound("session", "not-mine")
+
+
+def _change(step: Auditing, uid: int, times: int) -> None:
+    for number in range(times):
+        with step("DestroySession", as_uid(uid), pb.DestroySessionRequest(session_id=f"s{number}")):
+            pass
+
+
+async def test_refusals_are_written_a_few_times_and_then_counted(kept: Kept) -> None:
+    now = [1000.0]
+    step = Auditing(kept, clock=lambda: now[0])
+    _refuse(step, 1, 500)
+    now[0] += 30
+    _refuse(step, 1, 500)
+    _refuse(step, 2, 1)
+    _change(step, 1, 1)
+    assert [each["identity"] for each in kept.records] == ["uid:1"] * REFUSALS_IN_FULL + ["uid:2", "uid:1"]
+    assert kept.records[-1]["outcome"] == "OK"
+    now[0] += 60
+    _refuse(step, 1, 1)
+    assert kept.records[-2:][0] == {
+        "time": 1000.0,
+        "until": 1030.0,
+        "identity": "uid:1",
+        "owner": "uid:1",
+        "via": "unix",
+        "rpc": "DestroySession",
+        "outcome": "NOT_FOUND",
+        "not_recorded": 1000 - REFUSALS_IN_FULL,
+    }
+    assert kept.records[-1]["session_id"] == "not-mine", "a new window begins with what is written in full"
+
+
+async def test_what_was_counted_is_told_in_its_time_and_when_the_server_stops(kept: Kept) -> None:
+    timers = Timers()
+    step = Auditing(kept, clock=lambda: 1000.0, later=timers)
+    _refuse(step, 1, 10)
+    before = len(kept.records)
+    timers.last[WINDOW_S]()
+    assert [each["not_recorded"] for each in kept.records[before:]] == [10 - REFUSALS_IN_FULL]
+    _refuse(step, 1, 5)
+    for _ in range(200):
+        step.refused("Exec", Presented(peer=UnixPeer(9)), Unauthenticated("who"))
+    before = len(kept.records)
+    step.finish()
+    told = [each.get("not_recorded", each.get("not_recorded_before")) for each in kept.records[before:]]
+    assert told == [5 - REFUSALS_IN_FULL, 100]
+    before = len(kept.records)
+    step.finish()
+    assert len(kept.records) == before
+
+
+async def test_neither_many_kinds_of_refusals_nor_many_callers_fill_the_trail(kept: Kept) -> None:
+    step = Auditing(kept, clock=lambda: 1000.0)
+    for number in range(1000):
+        _refuse(step, 1, 5, rpc=f"Call{number}")
+    step.finish()
+    assert len(kept.records) < 200
+    told = sum(int(each.get("not_recorded", 0)) for each in kept.records)
+    in_full = sum("not_recorded" not in each for each in kept.records)
+    assert told + in_full == 5000
+    before = len(kept.records)
+    for uid in range(10_000):
+        _refuse(step, uid, 1)
+    step.finish()
+    assert len(kept.records) - before < 6000
+
+
+@pytest.mark.parametrize("most", [OWNER_RECORDS, 20])
+async def test_an_owner_that_does_much_leaves_room_for_what_others_did(kept: Kept, most: int) -> None:
+    busy = Kept()
+    step = Auditing(kept, busy=busy, owner_records=most, clock=lambda: 1000.0)
+    _change(step, 1, most + 1000)
+    _change(step, 2, 1)
+    step.finish()
+    assert [each["identity"] for each in kept.records] == ["uid:1"] * most + ["uid:2", "server"]
+    assert (kept.records[-1]["rpc"], kept.records[-1]["in_busy_trail"]) == (BUSY_NOTE, 1000)
+    done = [each["session_id"] for each in (*kept.records, *busy.records) if each["identity"] == "uid:1"]
+    assert done == [f"s{number}" for number in range(most + 1000)], "nothing that was done is lost"
+
+
+async def test_a_refusal_that_somebody_waited_for_is_always_written(kept: Kept) -> None:
+    timers = Timers()
+    step = Auditing(kept, clock=lambda: 1000.0, later=timers)
+    for _ in range(10):
+        with (
+            contextlib.suppress(Denied),
+            step("Exec", as_uid(1), pb.ExecRequest(session_id="s")),
+        ):
+            raise Denied("a person said no", approval_id="a")
+    assert [each["approval_id"] for each in kept.records] == ["a"] * 10
+    kept.records.clear()
+    for _ in range(10):
+        with contextlib.suppress(NotFound), step("Exec", as_uid(1), pb.ExecRequest(session_id="s")):
+            timers.last[LONG_S]()
+            raise NotFound("session", "s")
+    assert [each["outcome"] for each in kept.records] == ["BEGUN", "NOT_FOUND"] * 10
+
+
+async def test_a_call_that_failed_after_it_began_is_always_written(kept: Kept) -> None:
+    """What an agent inside answers, or a disk that is full half-way, says nothing of what was done before."""
+    step = Auditing(kept, clock=lambda: 1000.0)
+    errors = [NotFound("file", "f"), InvalidSpec("io"), Conflict("c"), Exhausted("e"), DiskFull("/d"), Denied("d")]
+    for error in errors * 10:
+        with contextlib.suppress(K8eError), step("RemoveFile", as_uid(1), pb.RemoveFileRequest(session_id="s")):
+            await asyncio.sleep(0)
+            raise error
+    assert [each["outcome"] for each in kept.records] == [outcome(error) for error in errors] * 10
+    kept.records.clear()
+    for error in errors * 10:
+        with contextlib.suppress(K8eError), step("RemoveFile", as_uid(2), pb.RemoveFileRequest(session_id="s")):
+            raise error
+    assert len(kept.records) < len(errors) * 10, "what failed at once is counted"
+
+
+async def _messages(*messages: pb.WriteStreamRequest) -> AsyncIterator[pb.WriteStreamRequest]:
+    """As they come from a slow caller, the first one; the others are there already."""
+    for number, message in enumerate(messages):
+        if not number:
+            await asyncio.sleep(0)
+        yield message
+
+
+@pytest.mark.parametrize("read", [0, 1, 2])
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_stream_is_refused_only_by_its_first_message(kept: Kept, read: int, waits: bool) -> None:
+    step = Auditing(kept, clock=lambda: 1000.0)
+    opening = pb.WriteStreamRequest(open=pb.WriteStreamOpen(session_id="s", path="f", append=True))
+    for _ in range(20):
+        stream = Stream(_messages(*[opening] * read))
+        with contextlib.suppress(InvalidSpec), step("WriteStream", as_uid(1), stream):
+            for _ in range(read):
+                await anext(stream)
+            if waits and read:
+                await asyncio.sleep(0)
+            raise InvalidSpec("may come only once", field="open")
+    is_refusal = read == 0 or (read == 1 and not waits)
+    assert len(kept.records) == (REFUSALS_IN_FULL if is_refusal else 20)
+
+
+async def test_on_disk_a_flood_does_not_push_out_what_others_did(tmp_path: Path) -> None:
+    main, busy = (Journal(tmp_path, name=name, kept_bytes=200_000, files=2) for name in (MAIN, BUSY))
+    step = Auditing(main, busy=busy)
+    _change(step, 2, 1)
+    _refuse(step, 1, 5000)
+    _change(step, 1, 5000)
+    step.finish()
+    main.close()
+    busy.close()
+    assert verify(tmp_path).ok
+    found = list(records(tmp_path))
+    assert ("uid:2", "OK") in {(each["identity"], each["outcome"]) for each in found}
+    assert found[-1]["rpc"] == BUSY_NOTE or found[-1]["identity"] == "uid:1"
+    shutil.rmtree(tmp_path / BUSY)
+    assert "cut off" in verify(tmp_path).problem or "missing" in verify(tmp_path).problem
+    (tmp_path / "server" / f"{BUSY}.key").unlink()
+    assert "missing" in verify(tmp_path).problem

@@ -85,7 +85,14 @@ async def test_it_lives_on_when_the_hog_is_gone(answers: list[dict[str, int] | E
 
 @pytest.mark.parametrize(
     "answers",
-    [[_NOBODY, _NOBODY], [LinkLost("reset")], [TimeoutError()], [_KILLED, RemoteError("internal", "?")]],
+    [
+        [_NOBODY, _NOBODY],
+        [LinkLost("reset")],
+        [TimeoutError()],
+        [_KILLED, RemoteError("internal", "?")],
+        [{"pid": 2**70}],
+        [{}],
+    ],
 )
 async def test_it_is_removed_for_memory_when_nobody_can_be_killed(answers: list[dict[str, int] | Exception]) -> None:
     death = await _fate(_Starving(answers))

@@ -12,6 +12,7 @@ import pytest
 
 from k8e.engine.egress import Egress, EgressCounts
 from k8e.engine.events import EventLog
+from k8e.engine.settings import KeptLimits
 from k8e.model import Decision, Denial, OwnerId, SandboxId, SessionId, Verdict
 
 _OWNER, _SESSION, _BOX = OwnerId("uid:0"), SessionId("sess"), SandboxId("sb")
@@ -31,7 +32,7 @@ def clock() -> _Clock:
 
 @pytest.fixture
 async def events(tmp_path: Path) -> AsyncIterator[EventLog]:
-    log = EventLog(tmp_path / "events.sqlite", keep_days=1)
+    log = EventLog(tmp_path / "events.sqlite", KeptLimits())
     yield log
     log.close()
 
@@ -56,7 +57,7 @@ def _closed(name: str) -> Decision:
 
 
 async def _kinds(events: EventLog) -> collections.Counter[str]:
-    return collections.Counter(json.loads(row)["event"] for row in await events.read(_OWNER, _SESSION, 10_000))
+    return collections.Counter(json.loads(row)["event"] for row in (await events.read(_OWNER, _SESSION, 10_000)).events)
 
 
 async def test_what_was_denied_since_a_moment_is_told_once_each(egress: Egress) -> None:
@@ -106,7 +107,7 @@ async def test_the_event_log_is_bounded_and_says_what_it_left_out(
     egress.tend()
     egress.heard(_closed("a.example"))
     assert await _kinds(events) == {"egress.denied": 200, "egress.summary": 1, "egress.closed": 1}
-    summary = [json.loads(row) for row in await events.read(_OWNER, _SESSION, 10)][-2]
+    summary = [json.loads(row) for row in (await events.read(_OWNER, _SESSION, 10)).events][-2]
     assert summary["not_written"] == {"denied": 200}
 
 

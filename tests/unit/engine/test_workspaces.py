@@ -55,7 +55,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def workspaces(store: Store, disks: _Disks) -> Workspaces:
-    return Workspaces(store, cast("Substrate", disks))
+    return Workspaces(store, cast("Substrate", disks), per_owner=3)
 
 
 def _make(workspaces: Workspaces) -> asyncio.Future[WorkspaceId]:

@@ -17,6 +17,7 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e._proto.stub import SandboxStub
 from k8e.client import AsyncSandboxClient
 from k8e.client.channels import open_channel
+from k8e.client.discovery import Target
 from k8e.doors.grpc import handlers
 from k8e.doors.service.call import Call
 from k8e.identity import Role
@@ -49,6 +50,23 @@ async def until(found: Callable[[], object]) -> None:
 
 async def own_session(lines: Wire) -> str:
     return str((await lines.tool("sandbox_run", code="true"))["structuredContent"]["session_id"])
+
+
+async def refused(target: Target, words: str, *messages: pb.McpInput) -> str:
+    """The code with which a stream is ended that begins with these messages, or else as it should."""
+    channel = open_channel(dataclasses.replace(target, socket=""))
+    call = SandboxStub(channel).ServeMcp()
+    try:
+        # The refusal may come before everything is written: gRPC then answers the write with an error of its own.
+        with contextlib.suppress(asyncio.InvalidStateError, aio.AioRpcError):
+            for message in messages or (pb.McpInput(start=pb.McpStart(client_id="test-client")),):
+                await call.write(message)
+        with pytest.raises(aio.AioRpcError, match=words) as caught:
+            await call.read()
+        return caught.value.code().name
+    finally:
+        call.cancel()
+        await channel.close()
 
 
 async def begun(lines: Wire) -> str:
@@ -211,9 +229,7 @@ async def test_a_server_without_the_library_says_what_it_lacks_and_nothing_stays
 
 async def test_an_approver_has_no_tools(door: OpenDoor) -> None:
     _, key = door.keys.create("lead", role=Role.APPROVER)
-    async with wire(dataclasses.replace(door.target, api_key=key)) as lines:
-        with pytest.raises(aio.AioRpcError, match="approver"):
-            await lines.begin()
+    await refused(dataclasses.replace(door.target, api_key=key), "approver")
 
 
 @pytest.mark.parametrize(
@@ -229,14 +245,7 @@ async def test_an_approver_has_no_tools(door: OpenDoor) -> None:
 async def test_a_stream_that_does_not_begin_as_it_should_is_refused(
     door: OpenDoor, messages: list[pb.McpInput], words: str
 ) -> None:
-    async with open_channel(door.target) as channel:
-        call = SandboxStub(channel).ServeMcp()
-        with contextlib.suppress(asyncio.InvalidStateError):
-            for message in messages:
-                await call.write(message)
-        with pytest.raises(aio.AioRpcError, match=words) as caught:
-            await call.read()
-        assert caught.value.code().name == "INVALID_ARGUMENT"
+    assert await refused(door.target, words, *messages) == "INVALID_ARGUMENT"
 
 
 async def test_calls_of_a_client_are_recorded_and_limited_as_any(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "encoded",
     "exact",
     "given",
+    "listed",
     "only",
     "refusal",
     "unreachable",
@@ -42,6 +43,9 @@ PERSON_S = 330.0
 """What a person may take, where a call comes to a gate of its session: the server gives them 300."""
 MESSAGE_BYTES = 64 * 1024 * 1024
 """The largest message that either side takes."""
+
+LISTED = 1_000_000
+"""Of one list; who has more asks for parts of it."""
 
 ERROR_KEY = "k8e-error"
 RETRY_KEY = "k8e-retry-after-s"
@@ -143,6 +147,19 @@ class Calls(Protocol):
 
     def close(self) -> None:
         """Let go of the connection."""
+
+
+def listed(calls: Calls, rpc: str, request: Request, field: str) -> list[Answer]:
+    """Everything of a list, page by page. Raises: SandboxError, also when there is no end to it."""
+    found: list[Answer] = []
+    token = ""
+    while len(found) <= LISTED:
+        answer = calls.unary(rpc, {**request, "page_token": token} if token else request)
+        found += answer.each(field)
+        token = answer.text("next_page_token")
+        if not token:
+            return found
+    raise ServerFailed(f"{rpc} lists more than {LISTED} {field}: ask for a part of them")
 
 
 def only(answers: Iterator[Answer]) -> Answer:

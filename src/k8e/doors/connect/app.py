@@ -6,6 +6,7 @@ A caller that goes away, and a deadline that passes, cancel the call, and a canc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -14,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from k8e.doors.connect.allowances import Allowances
+from k8e.byte_budget import ByteBudget, ByteReservation
 from k8e.doors.connect.bounds import Bounds
 from k8e.doors.connect.connections import CONNECTION, Connection
 from k8e.doors.connect.envelopes import END, enclosed
@@ -23,7 +24,8 @@ from k8e.doors.connect.exchanges import Answer, Body, Receive, Scope, Send, head
 from k8e.doors.connect.routes import Headers, Route, find
 from k8e.doors.service.call import trailing
 from k8e.doors.service.edge import Edge
-from k8e.errors import Exhausted, K8eError
+from k8e.doors.service.encoding import Piece
+from k8e.errors import K8eError
 from k8e.identity.callers import Caller
 from k8e.identity.presented import Presented, UnixPeer
 from k8e.model import OwnerId
@@ -43,10 +45,11 @@ class ConnectCall:
     route: Route
     trailers: dict[str, str]
     traceparent: str
+    reservation: ByteReservation
 
     async def write(self, message: Message) -> None:
         await self.answer.open(self.route.content_type)
-        await self.answer.write(enclosed(self.route.codec.encode(message)))
+        await self.answer.write(enclosed(self.route.codec.encoding.message(message)))
 
     def trail(self, **metadata: str | int | bool) -> None:
         self.trailers |= trailing(**metadata)
@@ -75,16 +78,19 @@ class App:
     def __init__(self, edge: Edge, bounds: Bounds) -> None:
         self._edge = edge
         self._body_s = bounds.body_s
-        self._allowances = Allowances(bounds.user_bytes)
+        # No bound over all users: how many there are is the machine's to say.
+        self._requests = ByteBudget(per_owner=bounds.user_bytes, floor=bounds.user_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection: Connection = scope["state"][CONNECTION]
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         try:
-            with connection.ending(task), self._allowances.open(connection.peer.uid) as held:
-                await self._serve(
-                    scope, UnixPeer(connection.peer.uid, connection.peer.pid), Body(receive, held), Answer(send)
-                )
+            with (
+                connection.ending(task),
+                contextlib.closing(self._requests.open(str(connection.peer.uid))) as reservation,
+            ):
+                peer = UnixPeer(connection.peer.uid, connection.peer.pid)
+                await self._serve(scope, peer, Body(receive, reservation), Answer(send))
         except asyncio.CancelledError:
             if not connection.is_lost:
                 raise
@@ -102,19 +108,22 @@ class App:
     async def _unary(self, route: Route, shown: Presented, body: Body, answer: Answer) -> None:
         trailers: dict[str, str] = {}
 
-        async def work() -> bytes:
-            call = self._call(route, shown, answer, trailers)
-            request = route.decode(await self._in_time(body.whole()))
-            payload = route.codec.encode(await self._edge.answer(route.name, call, request))
-            hold_answer(body, payload)
-            return payload
+        with contextlib.ExitStack() as sent:
 
-        outcome = await attempt(route, work)
-        if isinstance(outcome, Failure):
-            await answer.fail(outcome)
-        else:
-            beside = [(f"trailer-{name}", value) for name, value in trailers.items()]
-            await answer.whole(200, [("content-type", route.content_type), *beside], outcome)
+            async def work() -> list[Piece]:
+                call = self._call(route, shown, answer, trailers)
+                sent.callback(call.reservation.close)
+                request = route.decode(await self._in_time(body.whole()))
+                made = await self._edge.answer(route.name, call, request)
+                body.reservation.resize(0)
+                return await self._edge.encoded(call, made, route.codec.encoding)
+
+            outcome = await attempt(route, work)
+            if isinstance(outcome, Failure):
+                await answer.fail(outcome)
+            else:
+                beside = [(f"trailer-{name}", value) for name, value in trailers.items()]
+                await answer.whole(200, [("content-type", route.content_type), *beside], outcome)
 
     async def _stream(self, route: Route, shown: Presented, body: Body, answer: Answer) -> None:
         """The head goes out after the first message, not later: a caller may wait for it before it sends the rest."""
@@ -122,10 +131,11 @@ class App:
 
         async def work() -> None:
             call = self._call(route, shown, answer, trailers)
-            request = await self._request(route, body, answer)
-            message = await self._edge.answer(route.name, call, request)
-            if not route.method.server_streaming:
-                await call.write(message)
+            with contextlib.closing(call.reservation):
+                request = await self._request(route, body, answer)
+                message = await self._edge.answer(route.name, call, request)
+                if not route.method.server_streaming:
+                    await call.write(message)
 
         outcome = await attempt(route, work)
         await answer.open(route.content_type)
@@ -140,6 +150,7 @@ class App:
             route=route,
             trailers=trailers,
             traceparent=shown.traceparent,
+            reservation=self._edge.reservation(admitted.owner),
         )
 
     async def _request(self, route: Route, body: Body, answer: Answer) -> Message | Messages:
@@ -152,14 +163,6 @@ class App:
     async def _in_time(self, arriving: Awaitable[bytes]) -> bytes:
         async with asyncio.timeout(self._body_s):
             return await arriving
-
-
-def hold_answer(body: Body, payload: bytes) -> None:
-    """Count the answer until the caller has taken it. Raises: Exhausted, without a word on trying again: it is done."""
-    try:
-        body.held.become(len(payload))
-    except Exhausted as error:
-        raise Exhausted(f"it was done, but its answer of {len(payload)} bytes is more than you may hold now") from error
 
 
 def presented(peer: UnixPeer, headers: Headers) -> Presented:

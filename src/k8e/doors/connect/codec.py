@@ -13,7 +13,9 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from k8e.doors.connect import json_fields as fields
+from k8e.doors.service import encoding
 from k8e.doors.service.decoding import parsed
+from k8e.doors.service.encoding import Encoding
 from k8e.errors import InvalidSpec
 
 __all__ = ["JSON", "PROTO", "Codec"]
@@ -35,7 +37,8 @@ class Codec(Protocol):
         """Raises: InvalidSpec."""
         ...
 
-    def encode(self, message: Message) -> bytes: ...
+    @property
+    def encoding(self) -> Encoding: ...
 
 
 class Json:
@@ -50,19 +53,14 @@ class Json:
         except Exception as error:  # noqa: BLE001 - the parser says ParseError for most that is wrong, not for all
             raise InvalidSpec(brief(str(error))) from None
 
-    def encode(self, message: Message) -> bytes:
-        shown = json_format.MessageToDict(
-            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-        )
-        return json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode()
+    encoding = encoding.JSON
 
 
 class Proto:
     def decode(self, kind: type[M], data: bytes) -> M:
         return parsed(kind, data)
 
-    def encode(self, message: Message) -> bytes:
-        return message.SerializeToString()
+    encoding = encoding.PROTO
 
 
 JSON: Codec = Json()

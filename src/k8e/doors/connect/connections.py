@@ -7,12 +7,14 @@ and a stranger could use is closed here:
   is noticed only while the connection is read;
 - a peer's end ends its call, also while reading is paused;
 - an answer that ends before its request does ends the connection;
-- each user has a bounded number of connections.
+- each user has a bounded number of connections, and of those that have said nothing yet a small one: there the one that
+  came first makes room.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,8 +29,9 @@ from k8e.doors.connect.errors import Failure, failure_for
 from k8e.doors.connect.hangups import Hangups
 from k8e.doors.connect.peers import PeerCredentials, credentials_of
 from k8e.errors import Exhausted
+from k8e.pending_connections import PendingConnections
 
-__all__ = ["CONNECTION", "HEAD_BYTES", "Connection", "Listening"]
+__all__ = ["CONNECTION", "HEAD_BYTES", "TOO_MANY", "Connection", "Listening", "answer_of"]
 
 CONNECTION = "connection"
 """Where the application finds its connection in the scope's state."""
@@ -45,6 +48,10 @@ class Listening(ServerState):
         self.hangups = hangups
         self.bounds = bounds
         self.by_user: Counter[int] = Counter()
+        """Connections that there are, or are about to be."""
+        self.silent: PendingConnections[Connection] = PendingConnections(each=bounds.silent, all=0)
+        """Those whose first request has not come, but the operator's own."""
+        self.operator = os.geteuid()
         self.is_closing = False
         self._changed = asyncio.Event()
 
@@ -71,6 +78,7 @@ class Connection(HttpToolsProtocol):
     def __init__(self, config: Config, state: Listening) -> None:
         super().__init__(config, state, {})
         self.peer: PeerCredentials
+        self.has_begun = False
         self._shared = state
         self._descriptor = -1
         self._call: asyncio.Task[Any] | None = None
@@ -104,20 +112,20 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         sock = transport.get_extra_info("socket")
         self.peer = credentials_of(sock)
-        self._shared.by_user[self.peer.uid] += 1
+        self.has_begun = True
         self._descriptor = sock.fileno()
         self._shared.hangups.watch(self._descriptor, self._hung_up)
-        if self._shared.by_user[self.peer.uid] > self._shared.bounds.connections:
-            self._refuse(TOO_MANY)
-        elif self._shared.is_closing:
+        if self._shared.is_closing:
             transport.abort()
         else:
             self._expect_head()
+            self._be_silent()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
         self._shared.hangups.forget(self._descriptor)
         self._shared.by_user[self.peer.uid] -= 1
+        self._shared.silent.discard(self.peer.uid, self)
         self._stop_head_timer()
         super().connection_lost(exc)
         self._shared.left()
@@ -166,6 +174,7 @@ class Connection(HttpToolsProtocol):
         if not self._is_early:
             self._wants_head = False
             self._stop_head_timer()
+            self._shared.silent.discard(self.peer.uid, self)
             if self.parser.should_upgrade():  # the parser then takes the body for another protocol's
                 self._refuse(Failure("unimplemented", "this connection stays HTTP/1.1: leave `upgrade` out"))
             else:
@@ -198,11 +207,14 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            body = failure.body()
-            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
-            beside = b"".join(b"%s: %s\r\n" % (name.encode(), value.encode()) for name, value in failure.metadata)
-            self.transport.write(STATUS_LINE[failure.status] + head + beside + b"\r\n" + body)
+            self.transport.write(answer_of(failure))
         self.transport.close()
+
+    def _be_silent(self) -> None:
+        if self.peer.uid != self._shared.operator:
+            leaving = self._shared.silent.add(self.peer.uid, self)
+            if leaving is not None:
+                leaving.transport.abort()
 
     def _expect_head(self) -> None:
         self._head_timer = self.loop.call_later(self._shared.bounds.head_s, self._is_late)
@@ -215,3 +227,11 @@ class Connection(HttpToolsProtocol):
     def _is_late(self) -> None:
         self._head_timer = None
         self._refuse(Failure("deadline_exceeded", "the head of the request did not arrive in time", http=408))
+
+
+def answer_of(failure: Failure) -> bytes:
+    """A whole response, after which the connection is closed."""
+    body = failure.body()
+    head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body)
+    beside = b"".join(b"%s: %s\r\n" % (name.encode(), value.encode()) for name, value in failure.metadata)
+    return STATUS_LINE[failure.status] + head + beside + b"\r\n" + body

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
-from k8e.doors.connect.allowances import Held
+from k8e.byte_budget import ByteReservation
 from k8e.doors.connect.envelopes import Envelopes
 from k8e.doors.connect.errors import Failure
+from k8e.doors.service.encoding import Piece
 from k8e.doors.service.fields import MESSAGE_BYTES
 from k8e.errors import Exhausted, InvalidSpec
 
@@ -34,9 +35,9 @@ def headers_of(scope: Scope) -> dict[str, str]:
 class Body:
     """What the caller sends. Reads on only when asked, so a fast sender waits in its own socket."""
 
-    def __init__(self, receive: Receive, held: Held) -> None:
+    def __init__(self, receive: Receive, reservation: ByteReservation) -> None:
         self._receive = receive
-        self.held = held
+        self.reservation = reservation
         self._is_over = False
         self._envelopes = Envelopes()
 
@@ -47,7 +48,7 @@ class Body:
             gathered += piece
             if len(gathered) > MESSAGE_BYTES:
                 raise Exhausted(f"a message is at most {MESSAGE_BYTES} bytes; use a stream for more")
-            self.held.become(len(gathered))
+            self._hold(len(gathered))
         return bytes(gathered)
 
     async def message(self) -> bytes | None:
@@ -58,7 +59,7 @@ class Body:
                 self._envelopes.finish()
                 return None
             self._envelopes.feed(piece)
-            self.held.become(len(self._envelopes))
+            self._hold(len(self._envelopes))
         return message
 
     async def only_message(self) -> bytes:
@@ -67,6 +68,10 @@ class Body:
         if message is None or await self.message() is not None:
             raise InvalidSpec("send exactly one message")
         return message
+
+    def _hold(self, count: int) -> None:
+        if not self.reservation.resize(count):
+            raise Exhausted("your requests hold too much memory; wait for those that run", retry_after_s=1.0)
 
     async def _piece(self) -> bytes:
         """The next bytes; none at the end."""
@@ -87,15 +92,21 @@ class Answer:
         self._send = send
         self._is_open = False
 
-    async def whole(self, status: int, headers: Iterable[tuple[str, str]], body: bytes) -> None:
-        await self.begin(status, [*headers, ("content-length", str(len(body)))])
-        last = len(body) - len(body) % PIECE_BYTES
-        for at in range(0, last, PIECE_BYTES):
-            await self.write(body[at : at + PIECE_BYTES])
-        await self.end(body[last:])
+    async def whole(self, status: int, headers: Iterable[tuple[str, str]], body: Sequence[Piece]) -> None:
+        """An answer in one; a single short piece goes out with its head."""
+        await self.begin(status, [*headers, ("content-length", str(sum(map(len, body))))])
+        rest = bytearray()
+        for piece in body:
+            for at in range(0, len(piece), PIECE_BYTES):
+                rest += memoryview(piece)[at : at + PIECE_BYTES]
+                if len(rest) >= PIECE_BYTES:
+                    await self.write(bytes(rest))
+                    rest.clear()
+        await self.end(bytes(rest))
 
     async def fail(self, failure: Failure) -> None:
-        await self.whole(failure.status, [("content-type", "application/json"), *failure.metadata], failure.body())
+        head = [("content-type", "application/json"), *failure.metadata]
+        await self.whole(failure.status, head, [failure.body()])
 
     async def open(self, content_type: str) -> None:
         """Begin an answer in pieces, once."""

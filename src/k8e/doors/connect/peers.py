@@ -6,7 +6,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-__all__ = ["PeerCredentials", "credentials_of"]
+__all__ = ["PeerCredentials", "credentials_of", "uid_of"]
 
 _UCRED = struct.Struct("3i")
 
@@ -21,5 +21,13 @@ class PeerCredentials:
 
 
 def credentials_of(sock: socket.socket) -> PeerCredentials:
+    return PeerCredentials(*_asked(sock))
+
+
+def uid_of(sock: socket.socket) -> int:
+    return _asked(sock)[1]
+
+
+def _asked(sock: socket.socket) -> tuple[int, int, int]:
     pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return PeerCredentials(pid, uid, gid)
+    return pid, uid, gid

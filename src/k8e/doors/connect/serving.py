@@ -9,11 +9,12 @@ from pathlib import Path
 
 from uvicorn.config import Config
 
+from k8e.doors.connect.acceptor import Acceptor
 from k8e.doors.connect.app import App
 from k8e.doors.connect.bounds import BOUNDS, Bounds
 from k8e.doors.connect.connections import Connection, Listening
 from k8e.doors.connect.hangups import Hangups
-from k8e.doors.connect.sockets import BACKLOG, placed
+from k8e.doors.connect.sockets import placed
 from k8e.doors.service.edge import Edge
 
 __all__ = ["serve"]
@@ -45,12 +46,14 @@ async def serve(
     loop = asyncio.get_running_loop()
     with placed(path) as sock, closing(Hangups(loop)) as hangups:
         state = Listening(hangups, bounds)
-        server = await loop.create_unix_server(lambda: Connection(config, state), sock=sock, backlog=BACKLOG)
-        try:
-            yield f"unix://{path}"
-        finally:
-            server.close()
-            await drain(state, undrained)
+        async with asyncio.TaskGroup() as group:
+            acceptor = Acceptor(sock, state, lambda: Connection(config, state), group)
+            try:
+                yield f"unix://{path}"
+            finally:
+                acceptor.close()
+                sock.close()
+                await drain(state, undrained)
 
 
 async def drain(state: Listening, undrained: Callable[[], None]) -> None:

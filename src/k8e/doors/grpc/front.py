@@ -1,8 +1,10 @@
 """The TLS front of the gRPC door: takes connections, proves certificates, and hands the bytes on.
 
 A client certificate is optional; one that is shown must come from our own authority, or the handshake fails. A
-handshake has a bounded time and connections a bounded number. A connection is a stranger's until one of its calls was
-admitted; where there is no room left, the stranger that came first makes room, so that strangers cannot hold the door.
+handshake has a bounded time and connections a bounded number, and so have those of one user of this machine or of one
+address elsewhere. A connection is a stranger's until one of its calls was admitted; where there is no room left, the
+stranger that came first makes room, of whoever has the most: so that strangers cannot hold the door, and nobody's can
+drive out another's that are about to be known.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import logging
 import socket
 import ssl
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,7 +24,9 @@ from typing import Protocol
 from k8e.doors.grpc.address import plain
 from k8e.doors.grpc.lobby import Lobby
 from k8e.doors.grpc.relay import Side, joined
-from k8e.identity import TcpPeer
+from k8e.identity import SocketTable, TcpPeer
+from k8e.identity.sockdiag import Endpoint
+from k8e.pending_connections import PendingConnections
 
 __all__ = ["Credentials", "Front", "FrontSettings", "tls_context"]
 
@@ -49,21 +54,30 @@ class FrontSettings:
     handshake_s: float = 10.0
     connections: int = 4096
     """At once, over all addresses; beyond that a stranger goes for each that comes, or else the one that comes."""
+    of_one: int = 2048
+    """Of one user or address, likewise."""
 
 
 class Front:
     """All listening addresses of the door. Tasks live in `group`, which the caller owns."""
 
     def __init__(
-        self, lobby: Lobby, credentials: Credentials, group: asyncio.TaskGroup, settings: FrontSettings
+        self,
+        lobby: Lobby,
+        credentials: Credentials,
+        group: asyncio.TaskGroup,
+        settings: FrontSettings,
+        sockets: SocketTable,
     ) -> None:
         self._lobby = lobby
         self._group = group
         self._settings = settings
+        self._sockets = sockets
         self._context = tls_context(credentials)
         self._accepting: list[asyncio.Task[None]] = []
-        self._carrying: set[asyncio.Task[None]] = set()
-        self._strangers: dict[asyncio.Task[None], None] = {}
+        self._carrying: dict[asyncio.Task[None], str] = {}
+        self._by_holder: Counter[str] = Counter()
+        self._strangers: PendingConnections[asyncio.Task[None]] = PendingConnections(each=0, all=0)
 
     def renew(self, credentials: Credentials) -> None:
         """Show another certificate to connections that come from now on."""
@@ -94,41 +108,67 @@ class Front:
                 _log.warning("cannot take a connection", extra={"errno": error.errno})
                 await asyncio.sleep(PAUSE_S)
                 continue
-            if len(self._carrying) >= self._settings.connections and not self._has_sent_one_away():
-                accepted.close()
-                continue
-            task = self._group.create_task(self._carry(accepted), name="gRPC connection")
-            self._carrying.add(task)
-            self._strangers[task] = None
-            task.add_done_callback(self._forget)
+            self._receive(accepted)
+            # While more of them wait, taking one does not: everybody else has a turn in between.
+            await asyncio.sleep(0)
 
-    def _has_sent_one_away(self) -> bool:
-        oldest = next(iter(self._strangers), None)
-        if oldest is None:
+    def _receive(self, accepted: socket.socket) -> None:
+        try:
+            source, target = plain(accepted.getpeername()), plain(accepted.getsockname())
+        except OSError:  # it is gone already
+            accepted.close()
+            return
+        holder = self._sockets.holder_of(source=source, target=target)
+        if not self._has_room(holder):
+            accepted.close()
+            return
+        task = self._group.create_task(self._carry(accepted, source, target), name="gRPC connection")
+        self._carrying[task] = holder
+        self._by_holder[holder] += 1
+        self._strangers.add(holder, task)
+        task.add_done_callback(self._forget)
+        # Also where it had to go before its first step.
+        task.add_done_callback(lambda _task: accepted.close())
+
+    def _has_room(self, holder: str) -> bool:
+        if self._by_holder[holder] >= self._settings.of_one:
+            return self._has_sent_away(self._strangers.pop(holder))
+        return len(self._carrying) < self._settings.connections or self._has_sent_away(self._strangers.pop())
+
+    def _has_sent_away(self, stranger: asyncio.Task[None] | None) -> bool:
+        if stranger is None:
             return False
-        oldest.cancel()
-        self._forget(oldest)
+        stranger.cancel()
+        self._forget(stranger)
         return True
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        self._carrying.discard(task)
-        self._strangers.pop(task, None)
+        holder = self._carrying.pop(task, None)
+        if holder is None:
+            return
+        self._strangers.discard(holder, task)
+        self._by_holder[holder] -= 1
+        if not self._by_holder[holder]:
+            del self._by_holder[holder]
 
-    async def _carry(self, accepted: socket.socket) -> None:
+    async def _carry(self, accepted: socket.socket, source: Endpoint, target: Endpoint) -> None:
         """One connection from its handshake to its end; whatever goes wrong with it is its own affair."""
         near, far = Side(), Side()
-        known = functools.partial(self._strangers.pop, asyncio.current_task(), None)
+        known = functools.partial(self._known, asyncio.current_task())
         try:
             with contextlib.closing(accepted), closed(near):
-                ends = plain(accepted.getpeername()), plain(accepted.getsockname())
                 keep_alive(accepted)
                 certificate = await self._handshake(near, accepted)
-                async with self._lobby.entered(TcpPeer(*ends, certificate), known=known) as connection:
+                async with self._lobby.entered(TcpPeer(source, target, certificate), known=known) as connection:
                     with closed(far):
                         await asyncio.get_running_loop().create_unix_connection(lambda: far, sock=connection)
                         await joined(near, far)
         except OSError as error:
             _log.debug("connection failed", extra={"reason": str(error)})
+
+    def _known(self, task: asyncio.Task[None] | None) -> None:
+        if task is not None and task in self._carrying:
+            self._strangers.discard(self._carrying[task], task)
 
     async def _handshake(self, near: Side, accepted: socket.socket) -> bytes | None:
         """Speak TLS; the client's certificate in DER, where it showed one. Raises: OSError."""

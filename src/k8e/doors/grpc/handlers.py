@@ -12,11 +12,13 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpc import aio
 
+from k8e.byte_budget import ByteReservation
 from k8e.doors.grpc.lobby import Lobby
 from k8e.doors.service import SERVICE
 from k8e.doors.service.call import trailing
 from k8e.doors.service.decoding import parsed
 from k8e.doors.service.edge import Edge
+from k8e.doors.service.encoding import PROTO
 from k8e.doors.service.errors import answer_for
 from k8e.errors import K8eError
 from k8e.identity import Caller, Presented
@@ -40,6 +42,7 @@ class GrpcCall:
     caller: Caller
     owner: OwnerId
     context: Context
+    reservation: ByteReservation
 
     @property
     def traceparent(self) -> str:
@@ -62,10 +65,13 @@ def registered(edge: Edge, method: MethodDescriptor, lobby: Lobby) -> grpc.RpcMe
     sides = tuple("stream" if side else "unary" for side in (method.client_streaming, method.server_streaming))
     make = getattr(grpc, f"{sides[0]}_{sides[1]}_rpc_method_handler")
     # Requests stay bytes until the handler: gRPC would answer one that does not parse with a code of its own.
-    handler: grpc.RpcMethodHandler[Any, Any] = make(
-        guarded(edge, method, lobby), response_serializer=GetMessageClass(method.output_type).SerializeToString
-    )
+    handler: grpc.RpcMethodHandler[Any, Any] = make(guarded(edge, method, lobby), response_serializer=serialized)
     return handler
+
+
+def serialized(answer: Message | bytes) -> bytes:
+    """A message of a stream; a whole answer comes as bytes already."""
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
 def guarded(edge: Edge, method: MethodDescriptor, lobby: Lobby) -> Handler:
@@ -85,7 +91,14 @@ def guarded(edge: Edge, method: MethodDescriptor, lobby: Lobby) -> Handler:
             admitted = edge.admit(name, presented(context, lobby))
             lobby.welcome(context.peer())
             request = each(data, context) if method.client_streaming else parsed(kind, data)
-            return await edge.answer(name, GrpcCall(admitted.caller, admitted.owner, context), request)
+            reservation = edge.reservation(admitted.owner)
+            # A call is done when its answer has gone out, as fast as the caller takes it.
+            context.add_done_callback(lambda _: reservation.close())  # type: ignore[arg-type]  # the types want a class
+            call = GrpcCall(admitted.caller, admitted.owner, context, reservation)
+            answer = await edge.answer(name, call, request)
+            if method.server_streaming:
+                return None
+            return await edge.encoded_whole(call, answer, PROTO)
         except K8eError as error:
             await refuse(context, error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -18,14 +19,18 @@ from k8e.doors.grpc.lobby import Lobby
 from k8e.doors.grpc.tooling import add_tooling
 from k8e.doors.service.edge import Edge
 from k8e.doors.service.fields import MESSAGE_BYTES
+from k8e.identity import SocketTable
 
 __all__ = ["Door", "serve"]
 
 DRAIN_S = 5.0
 FRONT = FrontSettings()
+CALLS_OF_A_CONNECTION = 1024
+"""At once; a client with more waits for one to end, or opens another connection."""
 OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
+    ("grpc.max_concurrent_streams", CALLS_OF_A_CONNECTION),
     # A connection that nobody uses is one that somebody else could have.
     ("grpc.max_connection_idle_ms", 30 * 60 * 1000),
 )
@@ -54,7 +59,7 @@ async def serve(
     At the end running calls get a while to finish; then `undrained` may leave without cancelling them, because
     cancelling a call stops its command.
     """
-    with Lobby.open(directory) as lobby:
+    with Lobby.open(directory) as lobby, contextlib.closing(SocketTable()) as sockets:
         server = aio.server(options=OPTIONS)
         server.add_generic_rpc_handlers((handlers(edge, lobby),))
         health = add_tooling(server, edge, lobby)
@@ -62,7 +67,7 @@ async def serve(
         await server.start()
         try:
             async with asyncio.TaskGroup() as group:
-                front = Front(lobby, credentials, group, settings)
+                front = Front(lobby, credentials, group, settings, sockets)
                 front.accept(itertools.chain.from_iterable(each.sockets for each in listening))
                 await health.serving()
                 try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import ApprovalView, Engine
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call, whose
+from k8e.doors.service.paging import page
 from k8e.doors.service.presence import Presence
-from k8e.errors import Conflict, NotFound
+from k8e.errors import Conflict, InvalidSpec, NotFound
 from k8e.model import ApprovalStatus
 
 __all__ = ["ApprovalRpcs"]
@@ -43,7 +46,20 @@ class ApprovalRpcs:
 
     async def ListApprovals(self, call: Call, request: pb.ListApprovalsRequest) -> pb.ListApprovalsResponse:
         found = self._engine.list_approvals(whose(call, request, "approvals"), request.all)
-        return pb.ListApprovalsResponse(approvals=[approval_message(each) for each in found])
+        wanted = after(found, request.page_token)
+        messages = await page(wanted, approval_message)
+        more = messages[-1].approval_id.encode() if len(messages) < len(wanted) else b""
+        return pb.ListApprovalsResponse(approvals=messages, next_page_token=more)
+
+
+def after(found: Sequence[ApprovalView], token: bytes) -> Sequence[ApprovalView]:
+    """What follows the question that a page ended with. Raises: InvalidSpec when it is not there any more."""
+    if not token:
+        return found
+    places = [number for number, each in enumerate(found, start=1) if each.approval_id.encode() == token]
+    if not places:
+        raise InvalidSpec("the list has changed since: begin again without it", field="page_token")
+    return found[places[0] :]
 
 
 def check_same(asked: ApprovalView, *, session: str, action: str) -> None:

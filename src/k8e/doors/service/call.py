@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from k8e.byte_budget import ByteReservation
 from k8e.errors import Denied
 from k8e.identity.callers import Caller, Role
 from k8e.model import OwnerId
@@ -26,6 +27,11 @@ class Call(Protocol):
     @property
     def traceparent(self) -> str:
         """The caller's own trace (W3C), empty where it sent none."""
+        ...
+
+    @property
+    def reservation(self) -> ByteReservation:
+        """What counts the memory of its answer."""
         ...
 
     async def write(self, message: Message) -> None:

@@ -5,16 +5,23 @@ Both doors come through here, so a call is admitted, limited, recorded and count
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from k8e.byte_budget import ByteBudget, ByteReservation
 from k8e.doors.service.call import Call
+from k8e.doors.service.encoding import PROTO, Encoding, LargeAnswer, Piece, encoded, encoded_whole
 from k8e.doors.service.service import SERVICE, Service
 from k8e.errors import Denied, K8eError
 from k8e.identity.callers import Caller, Role
 from k8e.identity.doorkeeper import Admitted, Doorkeeper
 from k8e.identity.presented import Presented
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
 
 __all__ = ["Edge", "Refusal", "Step", "Stream"]
 
@@ -38,15 +45,23 @@ class Stream:
     def __init__(self, messages: AsyncIterator[Any]) -> None:
         self._messages = messages
         self.first: Any | None = None
+        self.has_gone_on = False
+        """Whether, since the first message, the next was asked for or anything else was waited for."""
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
-        message = await anext(self._messages)
-        if self.first is None:
-            self.first = message
-        return message
+        if self.first is not None:
+            self._go_on()
+            return await anext(self._messages)
+        self.first = await anext(self._messages)
+        # The loop runs this before anything that the call could wait for.
+        asyncio.get_running_loop().call_soon(self._go_on)
+        return self.first
+
+    def _go_on(self) -> None:
+        self.has_gone_on = True
 
 
 class Edge:
@@ -60,7 +75,9 @@ class Edge:
         *,
         steps: Sequence[Step] = (),
         refusals: Sequence[Refusal] = (),
+        budget: ByteBudget | None = None,
     ) -> None:
+        self._budget = budget or ByteBudget()
         self._service = service
         self._doorkeeper = doorkeeper
         self._steps = tuple(steps)
@@ -84,8 +101,31 @@ class Edge:
             check_role(name, call.caller)
             answer = await self._service.answer(name, call, request)
             for hear in filter(None, hearing):
-                hear(answer)
+                hear(answer.message if isinstance(answer, LargeAnswer) else answer)
             return answer
+
+    def reservation(self, owner: str) -> ByteReservation:
+        """What the memory of one answer is counted by, until it is sent and this is closed."""
+        return self._budget.open(owner)
+
+    async def encoded(self, call: Call, answer: Message | LargeAnswer, encoding: Encoding) -> list[Piece]:
+        """The answer as it is sent; a large one is made off the event loop. Raises: Exhausted."""
+        return await encoded(
+            answer, encoding, worker=self._service.worker, owner=call.owner, reservation=call.reservation
+        )
+
+    async def encoded_whole(self, call: Call, answer: Message | LargeAnswer, encoding: Encoding) -> bytes:
+        """The same in one piece. Raises: Exhausted."""
+        return await encoded_whole(
+            answer, encoding, worker=self._service.worker, owner=call.owner, reservation=call.reservation
+        )
+
+    async def message(self, call: Call, answer: Message | LargeAnswer) -> Message:
+        """The answer as one message, for callers inside the server; cut and counted as for any other."""
+        if not isinstance(answer, LargeAnswer):
+            return answer
+        whole = await self.encoded_whole(call, answer, PROTO)
+        return await self._service.worker.run(call.owner, functools.partial(type(answer.message).FromString, whole))
 
 
 def check_role(name: str, caller: Caller) -> None:

@@ -9,35 +9,48 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import functools
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine, ExecStream, Output, RunView
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call
+from k8e.doors.service.encoding import LARGE_BYTES, FairWorker, LargeAnswer, Piece, text
 from k8e.doors.service.network import denial_messages
 from k8e.doors.service.sessions import shown
 from k8e.errors import InvalidSpec, SandboxLost
 from k8e.model import Argv, Code, Command, Denial, ExecResult, Outcome, Shell
 
-__all__ = ["ExecRpcs", "command", "exit_message", "output_message"]
+__all__ = ["ExecRpcs", "command", "exit_message", "output_message", "with_output"]
+
+M = TypeVar("M", bound=Message)
 
 COMMAND_BYTES = 32 * 1024 * 1024
 ARGUMENTS = 4096
 
 
 class ExecRpcs:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, worker: FairWorker) -> None:
         self._engine = engine
+        self._worker = worker
 
-    async def Exec(self, call: Call, request: pb.ExecRequest) -> pb.ExecResponse:
+    async def Exec(self, call: Call, request: pb.ExecRequest) -> pb.ExecResponse | LargeAnswer:
         session_id = fields.session_id(request.session_id)
         asked_by = call.caller.identity
         if request.background:
             run = await self._engine.start_run(call.owner, session_id, command(request), asked_by=asked_by)
             return started(run, request)
-        return answer(await self._engine.exec(call.owner, session_id, command(request), asked_by=asked_by), request)
+        result = await self._engine.exec(
+            call.owner, session_id, command(request), asked_by=asked_by, keep=call.reservation.grow
+        )
+        return await with_output(
+            self._worker, call, answer(result, request), stdout=result.stdout, stderr=result.stderr
+        )
 
     async def ExecStream(self, call: Call, request: pb.ExecRequest) -> None:
         if request.background:
@@ -205,13 +218,28 @@ def offsets(request: pb.AttachExecRequest | pb.AttachRunRequest) -> Mapping[int,
     }
 
 
+async def with_output(worker: FairWorker, call: Call, message: M, **output: bytes) -> M | LargeAnswer:
+    """The message with these, each as text and, where that had to replace some, as exact bytes too."""
+    if sum(map(len, output.values())) <= LARGE_BYTES:
+        for name, data in output.items():
+            shown_as, raw = fields.text_and_bytes(data)
+            setattr(message, name, shown_as)
+            setattr(message, f"{name}_bytes", raw)
+        return message
+    return LargeAnswer(message, await worker.run(call.owner, functools.partial(contents, output)))
+
+
+def contents(output: Mapping[str, bytes]) -> Mapping[str, Iterable[Piece]]:
+    """Exact bytes first: where not all has room, a text beside them is what is cut."""
+    found = [text(name, data) for name, data in output.items()]
+    together = {name: pieces for each in found for name, pieces in each.items()}
+    return dict(sorted(together.items(), key=lambda item: not item[0].endswith("_bytes")))
+
+
 def answer(result: ExecResult, request: pb.ExecRequest) -> pb.ExecResponse:
-    stdout, stdout_bytes = fields.text_and_bytes(result.stdout)
-    stderr, stderr_bytes = fields.text_and_bytes(result.stderr)
+    """All but the output."""
     outcome = result.outcome
     return pb.ExecResponse(
-        stdout=stdout,
-        stderr=stderr,
         exit_code=outcome.exit_code,
         session_id=request.session_id,
         status=outcome.status,
@@ -219,8 +247,6 @@ def answer(result: ExecResult, request: pb.ExecRequest) -> pb.ExecResponse:
         truncated=result.truncated,
         language=request.language,
         reason=outcome.reason,
-        stdout_bytes=stdout_bytes,
-        stderr_bytes=stderr_bytes,
         signal=outcome.signal,
         detail=shown(outcome.detail),
         egress_denied=denial_messages(result.egress_denied),

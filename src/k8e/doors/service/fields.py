@@ -20,6 +20,7 @@ __all__ = [
     "hosts",
     "language",
     "network",
+    "number_token",
     "offset",
     "path",
     "positive",
@@ -186,6 +187,15 @@ def offset(value: int, field: str = "offset") -> int:
     if value > OFFSET_MAX:
         raise InvalidSpec("is larger than any file or stream", field=field)
     return value
+
+
+def number_token(token: bytes, field: str = "page_token") -> int:
+    """A page's place that is a number; 0 is the first page."""
+    if not token:
+        return 0
+    if not token.isdigit() or len(token) > 18:
+        raise InvalidSpec("is none that an answer had", field=field)
+    return int(token)
 
 
 def signal_number(value: int, field: str = "signal") -> int:

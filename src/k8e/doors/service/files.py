@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from k8e._proto import sandbox_pb2 as pb
+from k8e.capture import Capture
 from k8e.doors.engine import Engine, FileChange
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call
-from k8e.errors import InvalidSpec
+from k8e.doors.service.encoding import CONTENT_BYTES, FairWorker, LargeAnswer
+from k8e.doors.service.execs import with_output
+from k8e.doors.service.paging import page
+from k8e.errors import Exhausted, InvalidSpec
 from k8e.model import FileEntry
 
 __all__ = ["FileRpcs"]
 
-ROOM_BYTES = fields.MESSAGE_BYTES - 4096
 PERMISSIONS = 0o7777
 
 
 class FileRpcs:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, worker: FairWorker) -> None:
         self._engine = engine
+        self._worker = worker
 
     async def WriteFile(self, call: Call, request: pb.WriteFileRequest) -> pb.WriteFileResponse:
         if request.mode not in {"", "w", "a"}:
@@ -35,27 +39,23 @@ class FileRpcs:
         )
         return pb.WriteFileResponse(ok=True, size=size)
 
-    async def ReadFile(self, call: Call, request: pb.ReadFileRequest) -> pb.ReadFileResponse:
+    async def ReadFile(self, call: Call, request: pb.ReadFileRequest) -> pb.ReadFileResponse | LargeAnswer:
         session_id = fields.session_id(request.session_id)
-        content = bytearray()
+        content = Capture(CONTENT_BYTES, call.reservation.grow)
         async for chunk in self._engine.read_file(
             call.owner, session_id, fields.path(request.path, request.path_bytes)
         ):
-            content += chunk
-            check_room(len(content))
-        text, raw = fields.text_and_bytes(bytes(content))
-        check_room(len(text.encode()) + len(raw))
-        return pb.ReadFileResponse(content=text, content_bytes=raw)
+            content.add(chunk)
+            check_room(content.total)
+            if content.is_truncated:
+                raise Exhausted("your calls hold too much memory: use ReadStream, or wait for those that run")
+        answer = await with_output(self._worker, call, pb.ReadFileResponse(), content=content.value())
+        if isinstance(answer, LargeAnswer):
+            answer.can_be_cut = False
+        return answer
 
     async def ListFiles(self, call: Call, request: pb.ListFilesRequest) -> pb.ListFilesResponse:
-        found = await self._engine.list_files(
-            call.owner,
-            fields.session_id(request.session_id),
-            "/workspace",
-            recursive=True,
-            since_s=fields.offset(request.since, "since"),
-        )
-        return pb.ListFilesResponse(files=[entry_message(entry) for entry in found])
+        return await self._listing(call, request, "/workspace", recursive=True)
 
     async def ReadStream(self, call: Call, request: pb.ReadStreamRequest) -> None:
         chunks = self._engine.read_file(
@@ -93,14 +93,21 @@ class FileRpcs:
         return entry_message(entry)
 
     async def ListDirectory(self, call: Call, request: pb.ListDirectoryRequest) -> pb.ListFilesResponse:
+        path = fields.path(request.path, request.path_bytes, default="/workspace")
+        return await self._listing(call, request, path, recursive=request.recursive)
+
+    async def _listing(
+        self, call: Call, request: pb.ListFilesRequest | pb.ListDirectoryRequest, path: str, *, recursive: bool
+    ) -> pb.ListFilesResponse:
+        session_id, since_s = fields.session_id(request.session_id), fields.offset(request.since, "since")
+        after = fields.clean(request.page_token, "page_token", limit=fields.PATH_BYTES)
+        most = fields.offset(request.page_size, "page_size")
         found = await self._engine.list_files(
-            call.owner,
-            fields.session_id(request.session_id),
-            fields.path(request.path, request.path_bytes, default="/workspace"),
-            recursive=request.recursive,
-            since_s=fields.offset(request.since, "since"),
+            call.owner, session_id, path, recursive=recursive, since_s=since_s, after=after, most=most
         )
-        return pb.ListFilesResponse(files=[entry_message(entry) for entry in found])
+        messages = await page(found.entries, entry_message)
+        last = found.after if len(messages) == len(found.entries) else found.entries[len(messages) - 1].path
+        return pb.ListFilesResponse(files=messages, next_page_token=fields.as_bytes(last))
 
     async def MakeDirectory(self, call: Call, request: pb.MakeDirectoryRequest) -> pb.MakeDirectoryResponse:
         path = fields.path(request.path, request.path_bytes)
@@ -156,7 +163,7 @@ def permissions(request: pb.WriteFileRequest | pb.WriteStreamOpen) -> int | None
 
 
 def check_room(size: int) -> None:
-    if size > ROOM_BYTES:
+    if size > CONTENT_BYTES:
         raise InvalidSpec(f"is larger than one message of {fields.MESSAGE_BYTES} bytes; use ReadStream", field="path")
 
 

@@ -8,6 +8,7 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call
+from k8e.doors.service.encoding import LARGE_BYTES
 from k8e.model import Decision, Denial, SessionId
 
 __all__ = ["NetworkRpcs", "denial_messages"]
@@ -39,8 +40,11 @@ class NetworkRpcs:
     async def PipInstall(self, call: Call, request: pb.PipInstallRequest) -> pb.PipInstallResponse:
         session_id = fields.session_id(request.session_id)
         packages = tuple(request.packages)
-        result = await self._engine.pip_install(call.owner, session_id, packages, asked_by=call.caller.identity)
-        output, _ = fields.text_and_bytes(result.stdout + result.stderr)
+        result = await self._engine.pip_install(
+            call.owner, session_id, packages, asked_by=call.caller.identity, keep=call.reservation.grow
+        )
+        # What pip prints is short; where it is not, the end says what went wrong.
+        output, _ = fields.text_and_bytes((result.stdout[-LARGE_BYTES:] + result.stderr[-LARGE_BYTES:])[-LARGE_BYTES:])
         return pb.PipInstallResponse(output=output, exit_code=result.outcome.exit_code)
 
 

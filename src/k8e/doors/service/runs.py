@@ -6,24 +6,26 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine, RunView
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call
-from k8e.doors.service.execs import exit_message, offsets, output_message
-from k8e.doors.service.fields import MESSAGE_BYTES
+from k8e.doors.service.encoding import FairWorker, LargeAnswer
+from k8e.doors.service.execs import exit_message, offsets, output_message, with_output
 from k8e.doors.service.network import denial_messages
 from k8e.doors.service.sessions import shown
+from k8e.errors import Exhausted
 from k8e.model import Outcome
 
 __all__ = ["RunRpcs"]
 
-POLLED_BYTES = MESSAGE_BYTES // 8
-"""Of each stream in one poll, its end: text that had to replace bytes is three times as long, beside the bytes."""
-
 
 class RunRpcs:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, worker: FairWorker) -> None:
         self._engine = engine
+        self._worker = worker
 
-    async def PollRun(self, call: Call, request: pb.PollRunRequest) -> pb.PollRunResponse:
-        return run_message(self._engine.poll_run(call.owner, fields.run_id(request.run_id)))
+    async def PollRun(self, call: Call, request: pb.PollRunRequest) -> pb.PollRunResponse | LargeAnswer:
+        run = self._engine.poll_run(call.owner, fields.run_id(request.run_id))
+        if not call.reservation.grow(len(run.stdout) + len(run.stderr)):
+            raise Exhausted("your calls hold too much memory; wait for those that run", retry_after_s=1.0)
+        return await with_output(self._worker, call, run_message(run), stdout=run.stdout, stderr=run.stderr)
 
     async def AttachRun(self, call: Call, request: pb.AttachRunRequest) -> None:
         run = self._engine.open_run(call.owner, fields.run_id(request.run_id), offsets(request))
@@ -40,10 +42,11 @@ class RunRpcs:
 
     async def ListRuns(self, call: Call, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
         runs = self._engine.list_runs(call.owner, fields.session_id(request.session_id))
-        return pb.ListRunsResponse(runs=[run_message(run, output=False) for run in runs])
+        return pb.ListRunsResponse(runs=[run_message(run) for run in runs])
 
 
-def run_message(run: RunView, *, output: bool = True) -> pb.PollRunResponse:
+def run_message(run: RunView) -> pb.PollRunResponse:
+    """All but the output."""
     message = pb.PollRunResponse(
         run_id=run.run_id,
         session_id=run.session_id,
@@ -57,13 +60,4 @@ def run_message(run: RunView, *, output: bool = True) -> pb.PollRunResponse:
         message.reason = run.outcome.reason
         message.signal = run.outcome.signal
         message.detail = shown(run.outcome.detail)
-    if output:
-        add_output(message, run)
     return message
-
-
-def add_output(message: pb.PollRunResponse, run: RunView) -> None:
-    if max(len(run.stdout), len(run.stderr)) > POLLED_BYTES:
-        message.truncated = True
-    message.stdout, message.stdout_bytes = fields.text_and_bytes(run.stdout[-POLLED_BYTES:])
-    message.stderr, message.stderr_bytes = fields.text_and_bytes(run.stderr[-POLLED_BYTES:])

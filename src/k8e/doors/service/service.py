@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from google.protobuf.descriptor import MethodDescriptor
 
+from k8e import full_disk
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine
 from k8e.doors.service.approvals import ApprovalRpcs
 from k8e.doors.service.call import Call
+from k8e.doors.service.encoding import FairWorker
 from k8e.doors.service.errors import single
 from k8e.doors.service.execs import ExecRpcs
 from k8e.doors.service.files import FileRpcs
@@ -27,7 +30,7 @@ from k8e.doors.service.secrets import SecretRpcs
 from k8e.doors.service.server import ServerFacts, ServerRpcs
 from k8e.doors.service.sessions import SessionRpcs
 from k8e.doors.service.terminals import TerminalRpcs
-from k8e.errors import HostUnsupported, K8eError, SandboxFailed
+from k8e.errors import HostUnsupported, K8eError, SandboxFailed, SandboxLost, StoreFailed
 from k8e.model import SessionSpec
 
 __all__ = ["SERVICE", "Service"]
@@ -52,11 +55,14 @@ class Service:
         presence: Presence = IN_PERSON,
         mcp: McpRpcs | None = None,
     ) -> None:
+        self.worker = FairWorker()
+        """Where large answers are made."""
+        self._directory = Path(facts.data_dir)
         rooms = (
             SessionRpcs(engine, defaults),
-            ExecRpcs(engine),
-            RunRpcs(engine),
-            FileRpcs(engine),
+            ExecRpcs(engine, self.worker),
+            RunRpcs(engine, self.worker),
+            FileRpcs(engine, self.worker),
             TerminalRpcs(engine),
             SecretRpcs(engine),
             NetworkRpcs(engine),
@@ -75,7 +81,7 @@ class Service:
         try:
             return await self._methods[name](call, request)
         except Exception as error:
-            raise _known(name, single(error)) from error
+            raise _known(name, single(error), self._directory) from error
 
 
 def _method(rooms: tuple[object, ...], method: MethodDescriptor) -> Method:
@@ -90,11 +96,21 @@ def _unserved(name: str) -> Method:
     return refuse
 
 
-def _known(name: str, error: BaseException) -> K8eError:
-    """Errors of ours as they are; a bug is logged once, here, and its text stays with us."""
+def _known(name: str, error: BaseException, directory: Path) -> K8eError:
+    """Errors of ours as they are, but for a full disk, wherever it was met; a bug is logged once, here, and its text
+    stays with us."""
+    if not isinstance(error, K8eError) or _is_failure(error):
+        full = full_disk.explained(error, directory)
+        if full is not None:
+            return full
     if isinstance(error, K8eError):
         return error
     if not isinstance(error, Exception):
         raise error
     _log.error("call failed unexpectedly", exc_info=error, extra={"rpc": name})
     return SandboxFailed("internal error", type(error).__name__)
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Whether it is the server that could not do it."""
+    return isinstance(error, SandboxFailed | StoreFailed) and not isinstance(error, SandboxLost)

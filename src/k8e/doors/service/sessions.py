@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine, SessionView
 from k8e.doors.service import fields, secrets
 from k8e.doors.service.call import Call, whose
-from k8e.errors import InvalidSpec, NotFound
+from k8e.doors.service.paging import page
+from k8e.errors import NotFound
 from k8e.model import Gates, Limits, SessionSpec, Usage
 
 __all__ = ["SessionRpcs", "session_message", "session_spec"]
@@ -23,19 +24,6 @@ TRANSCRIPT_LIMIT = 64 * 1024
 TRANSCRIPT_MAX = 1024 * 1024
 
 NEVER_WHEN_ZERO = {"ttl_s", "idle_timeout_s"}
-TERA = 1 << 40
-MOST: Mapping[str, float] = {
-    "cpus": 4096,
-    "memory_bytes": 8 * TERA,
-    "processes": 1 << 22,  # the kernel counts no further
-    "disk_bytes": 8 * TERA,
-    "output_bytes": TERA,
-    "run_output_bytes": TERA,
-    "command_timeout_s": fields.SECONDS_MAX,
-    "connections": 1 << 20,
-    "network_bytes_per_s": TERA,
-}
-"""More than any machine has: whoever asks for it has made a mistake, and the kernel would say so less clearly."""
 WHOLE = {
     "memory_bytes", "processes", "disk_bytes", "output_bytes", "run_output_bytes", "connections", "network_bytes_per_s",
 }  # fmt: skip
@@ -56,13 +44,15 @@ class SessionRpcs:
 
     async def ListSessions(self, call: Call, request: pb.ListSessionsRequest) -> pb.ListSessionsResponse:
         phase = fields.word(request.phase, "phase", required=False) or "Active"
-        views = self._engine.list_sessions(whose(call, request, "sessions"), None if phase == "all" else phase)
-        messages = [session_message(view) for view in views]
+        found = self._engine.list_sessions(whose(call, request, "sessions"), None if phase == "all" else phase)
+        views = [view for view in sorted(found, key=place_in_list) if place_in_list(view) > request.page_token]
+        messages = await page(views, session_message)
+        more = place_in_list(views[len(messages) - 1]) if len(messages) < len(views) else b""
         if request.with_usage:
-            used = await self._engine.usage([(view.owner, view.session_id) for view in views])
+            used = await self._engine.usage([(view.owner, view.session_id) for view in views[: len(messages)]])
             for message, usage in zip(messages, used, strict=True):
                 message.usage.CopyFrom(usage_message(usage))
-        return pb.ListSessionsResponse(sessions=messages)
+        return pb.ListSessionsResponse(sessions=messages, next_page_token=more)
 
     async def DestroySession(self, call: Call, request: pb.DestroySessionRequest) -> pb.DestroySessionResponse:
         if request.session_id == PROBE:
@@ -91,7 +81,7 @@ class SessionRpcs:
 
     async def GetProcesses(self, call: Call, request: pb.GetProcessesRequest) -> pb.GetProcessesResponse:
         found = await self._engine.processes(call.owner, fields.session_id(request.session_id))
-        listed = [pb.ProcessInfo(pid=each.pid, comm=shown(each.comm), state=each.state) for each in found]
+        listed = await page(found, lambda each: pb.ProcessInfo(pid=each.pid, comm=shown(each.comm), state=each.state))
         return pb.GetProcessesResponse(processes=listed)
 
     async def GetTranscript(self, call: Call, request: pb.GetTranscriptRequest) -> pb.GetTranscriptResponse:
@@ -109,8 +99,14 @@ class SessionRpcs:
 
     async def GetEvents(self, call: Call, request: pb.GetEventsRequest) -> pb.GetEventsResponse:
         limit = fields.offset(request.limit, "limit") or EVENTS_LIMIT
-        events = await self._engine.events(call.owner, fields.session_id(request.session_id), limit=limit)
-        return pb.GetEventsResponse(events=events, truncated=len(events) == limit, returned=len(events))
+        session_id, before = fields.session_id(request.session_id), fields.number_token(request.page_token)
+        found = await self._engine.events(call.owner, session_id, limit=limit, before=before)
+        return pb.GetEventsResponse(
+            events=found.events,
+            truncated=bool(found.before),
+            returned=len(found.events),
+            next_page_token=b"%d" % found.before if found.before else b"",
+        )
 
     async def ListWorkspaces(self, call: Call, request: pb.ListWorkspacesRequest) -> pb.ListWorkspacesResponse:
         found = self._engine.list_workspaces(whose(call, request, "workspaces"))
@@ -126,6 +122,11 @@ class SessionRpcs:
         tenant = fields.word(request.tenant_id, "tenant_id")
         await self._engine.delete_workspace(call.owner, tenant, asked_by=call.caller.identity)
         return pb.DeleteWorkspaceResponse(ok=True)
+
+
+def place_in_list(view: SessionView) -> bytes:
+    """What a list of sessions is sorted by, oldest first, and goes on after."""
+    return b"%020.6f %s %s" % (view.created_at, view.owner.encode(), view.session_id.encode())
 
 
 def session_spec(request: pb.CreateSessionRequest, defaults: SessionSpec) -> SessionSpec:
@@ -160,14 +161,12 @@ def gates(asked: pb.Gates) -> Gates:
 
 
 def limits_over(asked: pb.SessionLimits, defaults: Limits) -> Limits:
-    """The fields that are set, checked, over the defaults."""
+    """The fields that are set, checked, over the defaults; how much of each there is, is the engine's to say."""
     given = {field.name: value for field, value in asked.ListFields()}
     checks: dict[str, Callable[[float, str], float]] = dict.fromkeys(NEVER_WHEN_ZERO, fields.seconds)
+    checks["command_timeout_s"] = lambda value, name: fields.seconds(fields.positive(value, name), name)
     checks["network_bytes_per_s"] = lambda value, name: fields.offset(int(value), name)
     checked = {name: checks.get(name, fields.positive)(value, f"limits.{name}") for name, value in given.items()}
-    for name, most in MOST.items():
-        if checked.get(name, 0) > most:
-            raise InvalidSpec(f"is more than {most:.0f}", field=f"limits.{name}")
     whole = {name: int(value) for name, value in checked.items() if name in WHOLE}
     return dataclasses.replace(defaults, **(checked | whole))  # type: ignore[arg-type]  # names come from the proto
 
