@@ -16,7 +16,7 @@ COLUMNS = ("approval_id", "status", "action", "asked_by", "decided_by", "expires
 
 
 def confirm(args: argparse.Namespace, calls: Calls) -> int:
-    if not 0 < args.timeout < float("inf"):
+    if args.timeout <= 0:
         raise InvalidRequest("timeout: must be more than 0 seconds")
     asked = calls.unary("ConfirmAction", {"session_id": args.session_id, "action": args.action})
     approval_id = asked.text("approval_id")

@@ -21,12 +21,21 @@ __all__ = ["BAD_INPUT", "SANDBOX", "TOP", "Parser", "add_connection", "add_outpu
 BAD_INPUT = 1
 
 
+def finite(text: str) -> float:
+    """A number for a flag; `nan` and `inf` are none that a server could mean anything by."""
+    value = float(text)
+    if not float("-inf") < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors teach: what is wrong, what is near it, where the help is. They are bad input: exit 1."""
 
     def __init__(self, *, is_json: bool = False, **options: object) -> None:
         # No abbreviations: a flag that is mistyped must not be taken for another one.
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)  # type: ignore[arg-type]
+        self.register("type", float, finite)
         self.is_json = is_json
 
     def parse_known_args(  # type: ignore[override]  # the base has overloads for what nobody here passes

@@ -69,7 +69,7 @@ def program(args: argparse.Namespace) -> bytes:
 def timeout(args: argparse.Namespace) -> float:
     if args.timeout is None:
         return 0.0 if args.background else DEFAULT_TIMEOUT_S
-    if not 0 <= args.timeout < float("inf"):
+    if args.timeout < 0:
         raise InvalidRequest("timeout: must be 0 or more seconds")
     return float(args.timeout)
 

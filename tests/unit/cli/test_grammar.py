@@ -85,6 +85,8 @@ def test_every_command_leads_to_a_function(words: list[str]) -> None:
         (["sandbox", "allow-hosts", "--ad", "a.example"], "unknown: --ad"),  # no abbreviation, least of all here
         (["sandbox", "read", "only-one"], "missing: path; see: k8e sandbox read --help"),
         (["sandbox", "run", "--timeout", "soon", "x"], "--timeout"),
+        (["sandbox", "run", "--timeout", "inf", "x"], "--timeout: invalid float value: 'inf'"),
+        (["sandbox", "create", "--cpus", "nan"], "--cpus: invalid float value: 'nan'"),
         (["sandbox"], "missing: command"),
     ],
 )
