@@ -107,16 +107,16 @@ class _Page:
 
 @contextlib.contextmanager
 def _among(
-    crowd: PendingConnections[asyncio.StreamWriter], holder: str, writer: asyncio.StreamWriter
+    pending: PendingConnections[asyncio.StreamWriter], holder: str, writer: asyncio.StreamWriter
 ) -> Iterator[None]:
     """One of those, while the block lasts or until it has to make room, which ends its connection."""
-    leaving = crowd.add(holder, writer)
+    leaving = pending.add(holder, writer)
     if leaving is not None:
         leaving.transport.abort()
     try:
         yield
     finally:
-        crowd.discard(holder, writer)
+        pending.discard(holder, writer)
 
 
 def _is_local(fields: list[str]) -> bool:
