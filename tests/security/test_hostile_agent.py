@@ -33,7 +33,7 @@ from k8e.engine.substrate import Substrate
 from k8e.engine.tasks import Tasks
 from k8e.engine.terminals import Terminal
 from k8e.errors import K8eError, SandboxFailed
-from k8e.model import Death, Outcome, Reason, SandboxId, Template, TerminalId
+from k8e.model import MIB, Death, Outcome, Reason, SandboxId, Template, TerminalId
 from k8e.wire import frames
 from k8e.wire.aio import Link
 from k8e.wire.items import Opened
@@ -535,6 +535,63 @@ async def test_an_agent_that_hangs_up_is_dialled_ever_more_rarely_whoever_needs_
             assert loop.time() - began >= 31 * DEFAULT_BACKOFF.first_s
             for task in reading:
                 task.cancel()
+
+
+def _talks(size: int, *, pid: int | None) -> Answer:
+    """So much output of every command and file that is asked for; without a pid no word of a start."""
+
+    def answer(mux: Mux, number: int, item: Opened) -> None:
+        outbox = Outbox(max(size, 1))
+        outbox.append(bytes(size))
+        if pid is not None:
+            mux.event(number, "started", {"pid": pid})
+        mux.attach(number, 1, outbox, cursor=0)
+        outbox.finish()
+        if item.op == "file.read":
+            mux.end(number, {})
+
+    return answer
+
+
+@pytest.mark.parametrize("pid", [None, 0])
+async def test_output_of_a_command_that_never_starts_is_not_kept_without_bound(tmp_path: Path, pid: int | None) -> None:
+    with _impostor(tmp_path, _talks(64 * MIB, pid=pid)) as impostor:
+        async with Tasks() as tasks:
+            stream = ExecStream(_box(impostor, tasks), "exec-1", tasks)
+            await stream.start({"id": "exec-1"})
+            async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(SandboxFailed, match="answered nonsense"):
+                    await stream.started()
+
+
+async def test_the_control_output_before_the_news_of_a_start_is_kept(tmp_path: Path) -> None:
+    def answer(mux: Mux, number: int, item: Opened) -> None:
+        _talks(MIB, pid=None)(mux, number, item)
+        mux.event(number, "started", {"pid": 7}, after_data=True)
+
+    with _impostor(tmp_path, answer) as impostor:
+        async with Tasks() as tasks:
+            stream = ExecStream(_box(impostor, tasks), "exec-1", tasks)
+            await stream.start({"id": "exec-1"})
+            async with asyncio.timeout(PATIENCE_S):
+                assert await stream.started() == 7
+                said = 0
+                while said < MIB:
+                    item = await stream.next()
+                    assert not isinstance(item, Outcome)
+                    said += len(item.payload)
+
+
+@pytest.mark.parametrize(("sent", "is_believed"), [(4096, True), (4097, False), (8 * MIB, False)])
+async def test_no_more_of_a_file_is_taken_than_was_asked_for(tmp_path: Path, sent: int, is_believed: bool) -> None:
+    with _impostor(tmp_path, _talks(sent, pid=None)) as impostor:
+        async with Tasks() as tasks:
+            size = 0
+            with contextlib.nullcontext() if is_believed else pytest.raises(SandboxFailed, match="more of a file"):
+                async for chunk in Files(_box(impostor, tasks)).read("/x", length=4096):
+                    size += len(chunk)
+            assert size <= 4096
+            assert not is_believed or size == sent
 
 
 def _gifts(opened: Descriptors) -> list[int]:

@@ -19,6 +19,7 @@ from k8e.engine.tasks import Tasks
 from k8e.errors import Conflict, Exhausted, InvalidSpec, K8eError, NotFound, SandboxFailed, SandboxLost
 from k8e.model import Argv, Code, Command, Denial, Outcome, Reason, Shell, Status
 from k8e.wire.aio import Data, Event, LinkLost, RemoteError, Stream
+from k8e.wire.outbox import WINDOW
 
 __all__ = ["STDERR", "STDOUT", "ExecStream", "Output", "exec_args", "outcome_of", "remote_failure"]
 
@@ -37,6 +38,8 @@ _MAX_SIGNAL: Final = 64
 _MAX_DURATION_MS: Final = 2**53
 _REASON_CHARS: Final = 32
 _DETAIL_CHARS: Final = 4096
+_HELD_BYTES: Final = 2 * WINDOW
+"""Of output that comes before word of the command's start, as it may from one that is attached to."""
 _CONFLICT: Final = "conflict"
 """How the agent ends a stream whose command somebody else has attached to."""
 
@@ -156,8 +159,13 @@ class ExecStream:
 
     async def started(self) -> int:
         """Wait until the command runs; its pid inside, or 0 when it ended or could not start."""
+        held_bytes = 0
         while not self.pid and not (self._held_back and isinstance(self._held_back[-1], Outcome)):
             item = await self._take(until_started=True)
+            if isinstance(item, Output):
+                held_bytes += len(item.payload)
+                if held_bytes > _HELD_BYTES:
+                    raise SandboxFailed("the sandbox's agent answered nonsense", "output of a command before its start")
             if item is not None:
                 self._held_back.append(item)
         return self.pid
@@ -282,7 +290,7 @@ class ExecStream:
 
     def _event(self, event: Event) -> Item | None:
         if event.name == "started":
-            self.pid = answers.integer(event.fields, "pid", most=answers.INT32)
+            self.pid = answers.integer(event.fields, "pid", least=1, most=answers.INT32)
         if event.name != "exited":
             return None
         # Not forgotten yet: the caller has not heard of it, and after our death comes back for it.

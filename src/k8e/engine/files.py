@@ -65,10 +65,16 @@ class Files:
         self._box = box
 
     async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Chunks of the file. Raises: NotFound, InvalidSpec."""
+        """Chunks of the file, never more than `length` bytes together. Raises: NotFound, InvalidSpec, SandboxFailed."""
+        size = 0
         async with _opened(self._box, "file.read", {"path": path, "offset": offset, "length": length}) as stream:
             while (item := await _receive(stream, path)) is not None:
                 if isinstance(item, Data):
+                    size += len(item.payload)
+                    if length is not None and size > length:
+                        raise SandboxFailed(
+                            "the sandbox's agent answered nonsense", "more of a file than was asked for"
+                        )
                     yield item.payload
                     stream.ack(_OUT, item.offset + len(item.payload))
 
