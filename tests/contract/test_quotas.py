@@ -6,18 +6,22 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from k8e.engine.ceilings import Ceilings, Share
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings, PoolSettings, Quotas
+from k8e.engine.substrate import Substrate
 from k8e.errors import Exhausted, InvalidSpec
-from k8e.model import GIB, MIB, Command, Limits, OwnerId, Runtime, SessionSpec, Shell
+from k8e.model import GIB, MIB, Capacity, Command, Limits, OwnerId, Runtime, SandboxId, SessionSpec, Shell
 from k8e.setup.provision import Provisioned
+from k8e.substrate.local.substrate import LocalSubstrate
+from k8e.wire.aio import Link
 from tests.support.cells import OWNER
 from tests.support.engines import substrate_for
+from tests.support.restartable_engine import RestartableEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -183,6 +187,72 @@ async def test_a_host_that_is_short_of_memory_takes_no_more_sessions(host: Provi
         assert caught.value.retry_after_s
     async with Engine.open(settings, substrate) as engine:
         await engine.create_session(OWNER, SPEC)
+        await engine.destroy_all()
+
+
+class _Shrinking:
+    """A substrate whose host runs out of memory as soon as somebody was admitted."""
+
+    def __init__(self, substrate: LocalSubstrate) -> None:
+        self._substrate = substrate
+        self.looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._substrate, name)
+
+    def capacity(self) -> Capacity:
+        self.looks += 1
+        found = self._substrate.capacity()
+        return found if self.looks < 3 else dataclasses.replace(found, free_memory_bytes=0)
+
+
+async def test_memory_is_looked_at_again_when_a_sandbox_is_about_to_be_made(host: Provisioned, data_dir: Path) -> None:
+    substrate = _Shrinking(substrate_for(data_dir, host))
+    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0))
+    async with Engine.open(settings, cast("Substrate", substrate)) as engine:
+        # One look when the engine opened, one when the session is admitted; the next is the sandbox's.
+        assert substrate.looks == 1
+        with pytest.raises(Exhausted, match="of memory left and keeps"):
+            await engine.create_session(OWNER, SPEC)
+        assert substrate.looks == 3
+        assert not engine.list_sessions(OWNER)
+        substrate.looks = -10
+        await engine.create_session(OWNER, SPEC)
+        await engine.destroy_all()
+
+
+async def test_a_sub_agent_of_a_session_from_before_gets_no_more_than_the_ceilings_of_today(
+    restartable: RestartableEngine,
+) -> None:
+    async with restartable.open() as engine:
+        parent = await engine.create_session(OWNER, _spec(dataclasses.replace(SMALL, memory_bytes=512 * MIB)))
+    async with restartable.open(ceilings=Ceilings(memory_bytes=300 * MIB, ttl_s=60)) as engine:
+        assert engine.get_session(OWNER, parent.session_id).limits.memory_bytes == 512 * MIB
+        child = await engine.run_subagent(OWNER, parent.session_id)
+        assert (child.limits.memory_bytes, child.limits.ttl_s) == (300 * MIB, 60)
+        await engine.destroy_all()
+
+
+async def test_after_a_restart_nobody_waits_for_another_ones_agent(restartable: RestartableEngine) -> None:
+    count = 3
+    async with restartable.open() as engine:
+        for _ in range(count):
+            await engine.create_session(OWNER, _spec())
+    dial, all_dialled = restartable.substrate.dial, asyncio.Event()
+    dialled: list[SandboxId] = []
+
+    async def together(sandbox: SandboxId) -> Link:
+        dialled.append(sandbox)
+        if len(dialled) == count:
+            all_dialled.set()
+        async with asyncio.timeout(60):
+            await all_dialled.wait()
+        return cast("Link", await dial(sandbox))
+
+    restartable.substrate.dial = together  # type: ignore[attr-defined]  # it has what its substrate has
+    async with restartable.open() as engine:
+        assert len({*dialled}) == count
+        assert [view.phase for view in engine.list_sessions(OWNER)] == ["Active"] * count
         await engine.destroy_all()
 
 

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
 from k8e.engine.boxes import Box
 from k8e.engine.recovery import plan_recovery
@@ -24,6 +25,9 @@ from k8e.model import OwnerId, Runtime, SandboxId, SessionId, Template, Workspac
 __all__ = ["recover"]
 
 _log = logging.getLogger(__name__)
+
+_AT_ONCE = 64
+"""Sandboxes that are dialled at a time; one that does not answer takes some ten seconds."""
 
 
 async def recover(
@@ -47,15 +51,29 @@ async def recover(
         await substrate.destroy(sandbox)
     await _forget(store, plan.remove - plan.lost, held)
     by_name: dict[tuple[str, str], Session] = {}
+    at_once = asyncio.Semaphore(_AT_ONCE)
+    work: list[Coroutine[Any, Any, None]] = []
     for sandbox, row in held.items():
         if sandbox in plan.held or sandbox in plan.lost:
             box = sandboxes.known(sandbox, _template(boxes[sandbox]) if sandbox in boxes else _wanted(row))
-            session = await _take_back(store, sessions, row, box, by_name, lost=sandbox in plan.lost)
+            session = _known(row, box, by_name)
+            sessions.adopt(session)
             by_name[row["owner"], row["session_id"]] = session
+            work.append(_take_back(store, sessions, session, box, at_once, lost=sandbox in plan.lost))
+    work += [_restock(sandboxes, sandbox, _template(boxes[sandbox]), at_once) for sandbox in plan.warm]
+    await _side_by_side(work)
     await sessions.clear_leftovers()
-    for sandbox in plan.warm:
-        await _restock(sandboxes, sandbox, _template(boxes[sandbox]))
     await _resume(store, runs, terminals, by_name)
+
+
+async def _side_by_side(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """An agent that does not answer must not keep everybody else waiting for the server. Raises: what the first does."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for each in work:
+                group.create_task(each, name="recover")
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
 
 
 async def _forget(store: Store, gone: Iterable[SandboxId], held: dict[SandboxId, sqlite3.Row]) -> None:
@@ -73,20 +91,12 @@ async def _forget(store: Store, gone: Iterable[SandboxId], held: dict[SandboxId,
         await store.commit(*changes)
 
 
-async def _take_back(
-    store: Store,
-    sessions: Sessions,
-    row: sqlite3.Row,
-    box: Box,
-    by_name: dict[tuple[str, str], Session],
-    *,
-    lost: bool,
-) -> Session:
-    spec = spec_from_json(row["spec"])
-    session = Session(
+def _known(row: sqlite3.Row, box: Box, by_name: dict[tuple[str, str], Session]) -> Session:
+    """A session as it was written down; parents come before their children."""
+    return Session(
         owner=OwnerId(row["owner"]),
         session_id=SessionId(row["session_id"]),
-        spec=spec,
+        spec=spec_from_json(row["spec"]),
         phase=Phase(row["phase"]),
         created_at=row["created_at"],
         expires_at=row["expires_at"],
@@ -98,27 +108,32 @@ async def _take_back(
         parent=by_name.get((row["owner"], row["parent"])),
         detail=row["detail"],
     )
-    sessions.adopt(session)
+
+
+async def _take_back(
+    store: Store, sessions: Sessions, session: Session, box: Box, at_once: asyncio.Semaphore, *, lost: bool
+) -> None:
     if not lost:
         box.claim = sessions.claim(session)
         with contextlib.suppress(K8eError):
             # What may be reached is said again: whoever enforces it may have heard less than we have written down.
-            await box.set_egress(box.claim.egress)
-            await box.connect()
-            if spec.brokered:
-                await sessions.brokering.renew(session.owner, spec, box)
-            return session
+            async with at_once:
+                await box.set_egress(box.claim.egress)
+                await box.connect()
+            if session.spec.brokered:
+                await sessions.brokering.renew(session.owner, session.spec, box)
+            return
     if session.phase is not Phase.FAILED:
         await store.commit(session.enter(Phase.FAILED, detail="its sandbox did not survive"))
-    return session
 
 
-async def _restock(sandboxes: Sandboxes, sandbox: SandboxId, template: Template) -> None:
+async def _restock(sandboxes: Sandboxes, sandbox: SandboxId, template: Template, at_once: asyncio.Semaphore) -> None:
     box = sandboxes.known(sandbox, template)
     box.claim = sandboxes.default_claim()
     try:
-        await box.set_egress(box.claim.egress)
-        await box.connect()
+        async with at_once:
+            await box.set_egress(box.claim.egress)
+            await box.connect()
     except K8eError:
         await box.destroy()
         return
@@ -126,13 +141,12 @@ async def _restock(sandboxes: Sandboxes, sandbox: SandboxId, template: Template)
 
 
 async def _resume(store: Store, runs: Runs, terminals: Terminals, by_name: dict[tuple[str, str], Session]) -> None:
-    """All sessions side by side: one whose agent hangs up on us must not keep the others waiting."""
     of_runs = _by_session(store.rows("SELECT * FROM runs ORDER BY started_at"))
     of_terminals = _by_session(store.rows("SELECT * FROM terminals"))
-    async with asyncio.TaskGroup() as group:
-        for name, session in by_name.items():
-            work = _resume_in(session, runs, of_runs.get(name, []), terminals, of_terminals.get(name, []))
-            group.create_task(work, name=f"resume {session.session_id}")
+    await _side_by_side(
+        _resume_in(session, runs, of_runs.get(name, []), terminals, of_terminals.get(name, []))
+        for name, session in by_name.items()
+    )
 
 
 def _by_session(rows: Iterable[sqlite3.Row]) -> dict[tuple[str, str], list[sqlite3.Row]]:

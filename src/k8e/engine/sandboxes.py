@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from k8e.engine import lists
+from k8e.engine import ceilings, lists
 from k8e.engine.boxes import Box
 from k8e.engine.ids import new_id
 from k8e.engine.pool import Pool
@@ -60,6 +60,8 @@ class Sandboxes:
         return self._tasks.start(self.discard(box, *also), name=f"discard {box.id}")
 
     async def _build(self, template: Template) -> Box:
+        # When it is about to be made, and not only when it was asked for: many may have been asked for at once.
+        ceilings.check_memory(self._substrate.capacity(), self._settings.reserve_memory)
         box = self.known(SandboxId(new_id("sb")), template)
         await self._store.commit(_inserted(box))
         try:

@@ -153,12 +153,17 @@ class Sessions:
         if parent.parent is not None:
             raise Denied(f"session {parent_id} is a sub-agent and cannot have sub-agents of its own (depth 1)")
         parent.live_box()
-        spec = as_child(parent.spec)
+        spec = self._as_child(parent)
         await admit(spec)
         parent.live_box()
-        if as_child(parent.spec) != spec:
+        if self._as_child(parent) != spec:
             raise Conflict(f"session {parent_id} has changed while this waited for approval: ask again")
         return await self._owned(self._create(owner, spec, parent=parent), name="create sub-agent")
+
+    def _as_child(self, parent: Session) -> SessionSpec:
+        """What a sub-agent gets: the parent's, within the ceilings of today; the parent may be from before them."""
+        spec = as_child(parent.spec)
+        return dataclasses.replace(spec, limits=ceilings.clipped(spec.limits, self.ceilings))
 
     async def extend(self, session: Session, *, ttl_s: float | None, idle_timeout_s: float | None) -> None:
         """Move the deadlines, counted from now. Raises: InvalidSpec, SandboxLost when it is about to end."""
