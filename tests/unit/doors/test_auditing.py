@@ -463,3 +463,17 @@ async def test_on_disk_a_flood_does_not_push_out_what_others_did(tmp_path: Path)
     assert "cut off" in verify(tmp_path).problem or "missing" in verify(tmp_path).problem
     (tmp_path / "server" / f"{BUSY}.key").unlink()
     assert "missing" in verify(tmp_path).problem
+
+
+async def test_a_record_stays_small_whatever_its_names_are_made_of(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    step = Auditing(journal)
+    worst = "\N{GRINNING FACE}" * 1000
+    for name in (worst, "\x01" * 1000, "plain"):
+        with step("MoveFile", as_uid(1), pb.MoveFileRequest(session_id="s", source=name, target=name)):
+            await asyncio.sleep(0)
+    journal.close()
+    lines = [line for path in (tmp_path / MAIN).glob("*.jsonl") for line in path.read_bytes().splitlines()]
+    assert len(lines) == 3
+    assert max(map(len, lines)) < 2048
+    assert b'"plain"' in lines[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -102,3 +103,34 @@ async def test_pages_go_back_to_the_first_event(tmp_path: Path) -> None:
     assert [json.loads(text)["number"] for text in few.events] == [997, 998, 999]
     assert few.before
     log.close()
+
+
+async def test_what_long_names_cost_is_counted(tmp_path: Path) -> None:
+    owner, session = OwnerId("key:" + "o" * 120), SessionId("s" * 128)
+    kept = KeptLimits(events_per_session=200_000, events_per_owner=10**9)
+    log = EventLog(tmp_path / "events.sqlite", kept)
+    for _ in range(6000):
+        log.add(owner, session, "noise")
+    log.close()
+    assert (tmp_path / "events.sqlite").stat().st_size < 1.5 * kept.events_per_session
+
+
+async def test_others_have_their_turn_while_a_long_page_is_read(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.sqlite", KeptLimits())
+    for _ in range(5000):
+        log.add(OWNER, HERE, "noise")
+    await log.read(OWNER, HERE, 1)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(other())
+    found = await log.read(OWNER, HERE, 5000)
+    beside.cancel()
+    log.close()
+    assert len(found.events) == 5000
+    assert turns > 5000 // 64 // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,5 +69,6 @@ def named(message: Any, names: tuple[str, ...]) -> Names:
 
 
 def cut(text: str) -> str:
-    """Whatever a caller sends, a record stays small."""
-    return text[:VALUE_CHARS]
+    """Whatever a caller sends, a record stays small, also where JSON needs twelve bytes for one character."""
+    text = text[:VALUE_CHARS]
+    return text if len(json.dumps(text)) <= 2 * VALUE_CHARS else text[: VALUE_CHARS // 8]
