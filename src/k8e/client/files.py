@@ -55,10 +55,10 @@ class FileCalls(Transport):
         async for message in self._each(self._stub.ReadStream(request)):
             yield message.data
 
-    async def list_files(self, session_id: str, since: int = 0) -> list[FileInfo]:
-        """Everything under /workspace that changed at or after `since` (unix seconds)."""
+    async def list_files(self, session_id: str, since: int = 0, *, limit: int = 0) -> list[FileInfo]:
+        """Everything under /workspace that changed at or after `since` (unix seconds), or the first `limit` of it."""
         request = pb.ListFilesRequest(session_id=session_id, since=since)
-        return await self._listed(self._pages(self._stub.ListFiles, request))
+        return await self._listed(self._pages(self._stub.ListFiles, request), limit)
 
     async def list_directory(
         self, session_id: str, path: str = "", *, recursive: bool = False, since: int = 0
@@ -93,10 +93,12 @@ class FileCalls(Transport):
         async for message in self._each(self._stub.WatchFiles(request)):
             yield FileChange(message.kind, exact(message.path, message.path_bytes))
 
-    async def _listed(self, pages: AsyncIterator[pb.ListFilesResponse]) -> list[FileInfo]:
+    async def _listed(self, pages: AsyncIterator[pb.ListFilesResponse], limit: int = 0) -> list[FileInfo]:
         found: list[FileInfo] = []
         async for answer in pages:
             found += [file_info(each) for each in answer.files]
+            if limit and len(found) >= limit:
+                return found[:limit]
             if len(found) > LISTED:
                 raise ServerFailed(f"there are more than {LISTED} files: list a directory of them")
         return found

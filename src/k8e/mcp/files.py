@@ -88,9 +88,9 @@ def part(begin: int, end: int, size: int) -> str:
 
 
 async def list_files(call: ToolCall) -> types.CallToolResult:
-    found = await call.client.list_files(call.session_id, call.args.whole("since"))
+    found = await call.client.list_files(call.session_id, call.args.whole("since"), limit=FILES + 1)
     files = [{"path": visible(each.path), "modified": int(each.modified), "size": each.size} for each in found[:FILES]]
     if len(found) <= FILES:
         return told({"files": files})
-    note = f"{len(found) - FILES} more files are not shown: use since, or `find` in sandbox_exec."
+    note = f"Only the first {FILES} files are shown: for the others use since, or `find` in sandbox_exec."
     return told({"files": files, "truncated": True, "note": note})

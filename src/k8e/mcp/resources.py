@@ -25,6 +25,8 @@ TEMPLATE = "k8e://{session_id}{+path}"
 WORKSPACE = "/workspace"
 PAGE = 100
 READ_BYTES = 16 * 1024 * 1024
+FILES = 5000
+"""Of one session among the resources; the others can be read all the same."""
 REFUSED = -32010
 MISSING = -32002
 """As every revision until 2025-11-25 has it; later ones call it a wrong parameter."""
@@ -91,7 +93,7 @@ class Resources:
             if size > READ_BYTES:
                 text = f"{uri} has {size} bytes, more than {READ_BYTES}: read it in parts with sandbox_read_file"
                 raise MCPError(code=REFUSED, message=text)
-            data = await self._client.read_bytes(place.session_id, place.path)
+            data = await self._client.read_bytes(place.session_id, place.path, length=READ_BYTES)
         except NotFound as error:
             raise missing(uri, visible(str(error)), revision) from error
         except SandboxError as error:
@@ -100,7 +102,7 @@ class Resources:
 
     async def _files(self, session_id: str) -> list[FileInfo]:
         try:
-            found = await self._client.list_files(session_id)
+            found = await self._client.list_files(session_id, limit=FILES)
         except SandboxError:
             return []  # it has ended meanwhile, or has no files to show
         files = (each for each in found if each.type == "file" and not UNSEEN.search(each.path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import mcp_types as types
 
@@ -13,11 +14,13 @@ from k8e.client.errors import NotFound, SandboxLost
 from k8e.mcp.calls import ToolCall
 from k8e.mcp.results import Fields, exact, raw_text, told, unusual
 
-__all__ = ["STREAM_CHARS", "exec_command", "exec_stream", "pip_install", "run"]
+__all__ = ["OUTPUT_BYTES", "STREAM_CHARS", "exec_command", "exec_stream", "pip_install", "run"]
 
 RUN_S = 30
 STREAM_S = 300
-STREAM_CHARS = 10 * 1024 * 1024
+OUTPUT_BYTES = 1024 * 1024
+"""Of each stream in one answer, whatever the session allows: no model reads more, and to encode it holds up others."""
+STREAM_CHARS = 1024 * 1024
 """Of a streamed command's output in its answer; all of it has been shown as progress by then."""
 LOST = (
     "The session of earlier calls had ended: this ran in a new, empty one, and files and packages of before are gone."
@@ -26,6 +29,7 @@ LOST = (
 
 async def run(call: ToolCall) -> types.CallToolResult:
     result, note = await ran(call)
+    result = cut(result)
     fields: Fields = {"stdout": result.stdout, "exit_code": result.exit_code, "session_id": result.session_id}
     if result.stderr or result.exit_code:
         fields["stderr"] = result.stderr
@@ -60,15 +64,31 @@ async def ran_in(call: ToolCall, session_id: str) -> ExecResult:
 
 async def exec_command(call: ToolCall) -> types.CallToolResult:
     args = call.args
-    result = await call.client.exec(
-        call.session_id,
-        args.text("command"),
-        args.number("timeout", RUN_S),
-        workdir=args.text("workdir"),
-        env=args.by_name("env"),
+    result = cut(
+        await call.client.exec(
+            call.session_id,
+            args.text("command"),
+            args.number("timeout", RUN_S),
+            workdir=args.text("workdir"),
+            env=args.by_name("env"),
+        )
     )
     fields: Fields = {"stdout": result.stdout, "stderr": result.stderr, "exit_code": result.exit_code}
     return told(fields | unusual(result) | (exact(result) if args.flag("binary") else {}))
+
+
+def cut(result: ExecResult) -> ExecResult:
+    """The beginning of its output, where there is more than an answer may have."""
+    if max(len(result.stdout_bytes), len(result.stderr_bytes), len(result.stdout), len(result.stderr)) <= OUTPUT_BYTES:
+        return result
+    return replace(
+        result,
+        stdout=result.stdout[:OUTPUT_BYTES],
+        stderr=result.stderr[:OUTPUT_BYTES],
+        stdout_bytes=result.stdout_bytes[:OUTPUT_BYTES],
+        stderr_bytes=result.stderr_bytes[:OUTPUT_BYTES],
+        truncated=True,
+    )
 
 
 async def exec_stream(call: ToolCall) -> types.CallToolResult:

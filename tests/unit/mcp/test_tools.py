@@ -18,7 +18,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from k8e.mcp import files, resources
+from k8e.mcp import files, resources, running
 from k8e.model import OwnerId, SessionId
 from tests.support.door import OpenDoor
 from tests.support.mcp_calls import called
@@ -349,3 +349,32 @@ async def test_a_resource_that_is_too_large_says_how_to_read_it(
 async def write(client: Client, session_id: str, path: str, data: bytes) -> None:
     coded = base64.b64encode(data).decode()
     await fields(client, "sandbox_write_file", session_id=session_id, path=path, content=coded, encoding="base64")
+
+
+@pytest.mark.parametrize("tool", ["sandbox_run", "sandbox_exec"])
+async def test_more_output_than_an_answer_may_have_is_cut_and_said_so(
+    client: Client, session_id: str, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
+    monkeypatch.setattr(running, "OUTPUT_BYTES", 10)
+    command = "printf 0123456789abcdef; printf 0123456789 >&2"
+    asked = {"code": command, "language": "bash"} if tool == "sandbox_run" else {"command": command}
+    found = await fields(client, tool, session_id=session_id, binary=True, **asked)
+    assert (found["stdout"], found["stderr"], found["truncated"]) == ("0123456789", "0123456789", True)
+    assert base64.b64decode(found["stdout_base64"]) == b"0123456789"
+    assert "write it to a file" in found["note"]
+    short = {**asked, next(iter(asked)): "printf 0123456789"}
+    assert "truncated" not in await fields(client, tool, session_id=session_id, **short)
+
+
+async def test_of_many_files_the_first_are_listed(
+    client: Client, session_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        await write(client, session_id, name, b"x")
+    assert "truncated" not in await fields(client, "sandbox_list_files", session_id=session_id)
+    monkeypatch.setattr(files, "FILES", 2)
+    found = await fields(client, "sandbox_list_files", session_id=session_id)
+    assert [each["path"] for each in found["files"]] == ["/workspace/a", "/workspace/b"]
+    assert found["truncated"] is True
+    monkeypatch.setattr(resources, "FILES", 2)
+    assert len((await client.list_resources()).resources) == 2
