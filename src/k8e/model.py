@@ -15,6 +15,7 @@ __all__ = [
     "GIB",
     "MIB",
     "ApprovalId",
+    "ApprovalPlace",
     "ApprovalStatus",
     "Argv",
     "Availability",
@@ -55,6 +56,7 @@ __all__ = [
     "Usage",
     "Verdict",
     "WorkspaceId",
+    "approval_place",
 ]
 
 MIB = 1024 * 1024
@@ -373,6 +375,14 @@ class ApprovalStatus(StrEnum):
     APPROVED = "approved"
     REJECTED = "rejected"
     EXPIRED = "expired"
+
+
+ApprovalPlace = tuple[bool, float, str]
+
+
+def approval_place(*, is_pending: bool, asked_at: float, approval_id: str) -> ApprovalPlace:
+    """Where a question stands in a list: those that wait first, oldest first; then the others, newest first."""
+    return not is_pending, asked_at if is_pending else -asked_at, approval_id
 
 
 class FileKind(StrEnum):

@@ -462,6 +462,10 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
     def poll_run(self, owner: OwnerId, run_id: RunId) -> FakeRunView:
         return self._run(owner, run_id).view
 
+    def polled_bytes(self, owner: OwnerId, run_id: RunId) -> int:
+        run = self._run(owner, run_id).view
+        return len(run.stdout) + len(run.stderr)
+
     def open_run(self, owner: OwnerId, run_id: RunId, offsets: Mapping[int, int]) -> FakeRunStream:
         return FakeRunStream(self._run(owner, run_id), offsets)
 

@@ -22,7 +22,7 @@ from k8e.engine.settings import Quotas
 from k8e.engine.store import Change, Store
 from k8e.engine.tasks import Tasks
 from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, K8eError, NotFound, StoreFailed
-from k8e.model import ApprovalId, ApprovalStatus, OwnerId, SandboxId, SessionId
+from k8e.model import ApprovalId, ApprovalStatus, OwnerId, SandboxId, SessionId, approval_place
 
 __all__ = ["MAX_TEXT_BYTES", "Approval", "Approvals", "check_text", "in_order"]
 
@@ -267,7 +267,10 @@ class Approvals:
 def in_order(approvals: Iterable[Approval]) -> list[Approval]:
     """Those that wait first, oldest first; then the others, newest first."""
     return sorted(
-        approvals, key=lambda each: (not each.is_pending, each.asked_at if each.is_pending else -each.asked_at)
+        approvals,
+        key=lambda each: approval_place(
+            is_pending=each.is_pending, asked_at=each.asked_at, approval_id=each.approval_id
+        ),
     )
 
 

@@ -289,8 +289,14 @@ class Engine:
         return (await self._runs.start(session, command)).view(output_bytes=0)
 
     def poll_run(self, owner: OwnerId, run_id: str) -> RunView:
+        """Blocking for as long as it takes to read the output."""
         run = self._runs.find(owner, run_id)
         return run.view(output_bytes=run.session.spec.limits.output_bytes)
+
+    def polled_bytes(self, owner: OwnerId, run_id: str) -> int:
+        """How much output a view of it would have now."""
+        run = self._runs.find(owner, run_id)
+        return run.viewed_bytes(run.session.spec.limits.output_bytes)
 
     def list_runs(self, owner: OwnerId, session_id: str) -> list[RunView]:
         return [run.view(output_bytes=0) for run in self._runs.of(self._sessions.find(owner, session_id))]

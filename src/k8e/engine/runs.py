@@ -153,6 +153,10 @@ class Run:
             egress_denied=self.denied,
         )
 
+    def viewed_bytes(self, output_bytes: int) -> int:
+        """How much output such a view has."""
+        return sum(min(size, output_bytes, _POLLED_BYTES) for size in self._sizes.values())
+
     def _last(self, channel: int, most: int) -> bytes:
         end = min(self._sizes[channel], most)
         begin = max(0, end - _POLLED_BYTES)

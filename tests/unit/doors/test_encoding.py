@@ -264,3 +264,12 @@ def test_text_is_exact_or_has_its_bytes_beside_it(name: str) -> None:
     fields = text("stdout", data)
     assert _pieces(fields["stdout"]).decode() == data.decode("utf-8", "replace")
     assert ("stdout_bytes" in fields) == (data.decode("utf-8", "replace").encode() != data)
+
+
+def test_much_of_anything_is_long() -> None:
+    deep = pb.ListSessionsResponse(
+        sessions=[pb.GetSessionResponse(session_id="s", allowed_hosts=["h" * 100] * 100) for _ in range(50)]
+    )
+    assert deep.ByteSize() > encoding.LARGE_BYTES
+    assert encoding.is_long(deep)
+    assert not encoding.is_long(pb.ListSessionsResponse(sessions=deep.sessions[:10]))

@@ -62,6 +62,8 @@ class Messages:
     body: Body
     route: Route
     answer: Answer
+    edge: Edge
+    owner: OwnerId
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self
@@ -71,7 +73,7 @@ class Messages:
         await self.answer.open(self.route.content_type)
         if data is None:
             raise StopAsyncIteration
-        return self.route.decode(data)
+        return await self.edge.decoded(self.owner, data, self.route.decode)
 
 
 class App:
@@ -113,7 +115,8 @@ class App:
             async def work() -> list[Piece]:
                 call = self._call(route, shown, answer, trailers)
                 sent.callback(call.reservation.close)
-                request = route.decode(await self._in_time(body.whole()))
+                data = await self._in_time(body.whole())
+                request = await self._edge.decoded(call.owner, data, route.decode)
                 made = await self._edge.answer(route.name, call, request)
                 body.reservation.resize(0)
                 return await self._edge.encoded(call, made, route.codec.encoding)
@@ -132,7 +135,7 @@ class App:
         async def work() -> None:
             call = self._call(route, shown, answer, trailers)
             with contextlib.closing(call.reservation):
-                request = await self._request(route, body, answer)
+                request = await self._request(route, call.owner, body, answer)
                 message = await self._edge.answer(route.name, call, request)
                 if not route.method.server_streaming:
                     await call.write(message)
@@ -153,12 +156,12 @@ class App:
             reservation=self._edge.reservation(admitted.owner),
         )
 
-    async def _request(self, route: Route, body: Body, answer: Answer) -> Message | Messages:
+    async def _request(self, route: Route, owner: OwnerId, body: Body, answer: Answer) -> Message | Messages:
         if route.method.client_streaming:
-            return Messages(body, route, answer)
+            return Messages(body, route, answer, self._edge, owner)
         data = await self._in_time(body.only_message())
         await answer.open(route.content_type)
-        return route.decode(data)
+        return await self._edge.decoded(owner, data, route.decode)
 
     async def _in_time(self, arriving: Awaitable[bytes]) -> bytes:
         async with asyncio.timeout(self._body_s):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,6 +15,7 @@ from grpc import aio
 
 from k8e.byte_budget import ByteReservation
 from k8e.doors.grpc.lobby import Lobby
+from k8e.doors.grpc.requests import RequestLate, Requests
 from k8e.doors.service import SERVICE
 from k8e.doors.service.call import trailing
 from k8e.doors.service.decoding import parsed
@@ -34,7 +36,7 @@ CUT_S = 0.02
 command must not read an end of input that nobody meant. A caller that says `eof` does not wait."""
 
 Context = aio.ServicerContext[Any, Any]
-Handler = Callable[[Any, Context], Awaitable[Any]]
+Handler = Callable[[AsyncIterator[bytes], Context], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +59,21 @@ class GrpcCall:
 
 def handlers(edge: Edge, lobby: Lobby) -> grpc.GenericRpcHandler:
     """Every method of the service for callers whom the edge admits."""
-    table = {method.name: registered(edge, method, lobby) for method in SERVICE.methods}
+    requests = Requests()
+    table = {method.name: registered(edge, method, lobby, requests) for method in SERVICE.methods}
     return grpc.method_handlers_generic_handler(SERVICE.full_name, table)
 
 
-def registered(edge: Edge, method: MethodDescriptor, lobby: Lobby) -> grpc.RpcMethodHandler[Any, Any]:
-    sides = tuple("stream" if side else "unary" for side in (method.client_streaming, method.server_streaming))
-    make = getattr(grpc, f"{sides[0]}_{sides[1]}_rpc_method_handler")
+def registered(
+    edge: Edge, method: MethodDescriptor, lobby: Lobby, requests: Requests
+) -> grpc.RpcMethodHandler[Any, Any]:
+    # A single request is read as a stream of one: gRPC would take it in, with all of its 64 MiB, before anybody has
+    # asked whose it is.
+    make = grpc.stream_stream_rpc_method_handler if method.server_streaming else grpc.stream_unary_rpc_method_handler
     # Requests stay bytes until the handler: gRPC would answer one that does not parse with a code of its own.
-    handler: grpc.RpcMethodHandler[Any, Any] = make(guarded(edge, method, lobby), response_serializer=serialized)
+    handler: grpc.RpcMethodHandler[Any, Any] = make(
+        guarded(edge, method, lobby, requests), response_serializer=serialized
+    )
     return handler
 
 
@@ -74,23 +82,30 @@ def serialized(answer: Message | bytes) -> bytes:
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
-def guarded(edge: Edge, method: MethodDescriptor, lobby: Lobby) -> Handler:
+def guarded(edge: Edge, method: MethodDescriptor, lobby: Lobby, requests: Requests) -> Handler:
     """The edge of the door: identity before, the error table after."""
     kind, name = GetMessageClass(method.input_type), method.name
+    decode: Callable[[bytes], Message] = functools.partial(parsed, kind)
 
-    async def each(pieces: AsyncIterator[bytes], context: Context) -> AsyncIterator[Message]:
+    async def each(pieces: AsyncIterator[bytes], context: Context, owner: OwnerId) -> AsyncIterator[Message]:
         async for piece in pieces:
-            yield parsed(kind, piece)
+            yield await edge.decoded(owner, piece, decode)
         if method.server_streaming:
             await asyncio.sleep(CUT_S)
         else:
             await check_alive(context)
 
-    async def handle(data: Any, context: Context) -> Any:
+    async def one(pieces: AsyncIterator[bytes], context: Context, owner: OwnerId) -> Message:
+        held = requests.reservation(owner)
+        context.add_done_callback(lambda _: held.close())  # type: ignore[arg-type]  # the types want a class
+        return await edge.decoded(owner, await requests.receive(owner, pieces, held), decode)
+
+    async def handle(pieces: AsyncIterator[bytes], context: Context) -> Any:
         try:
             admitted = edge.admit(name, presented(context, lobby))
             lobby.welcome(context.peer())
-            request = each(data, context) if method.client_streaming else parsed(kind, data)
+            read = each(pieces, context, admitted.owner) if method.client_streaming else None
+            request = read or await one(pieces, context, admitted.owner)
             reservation = edge.reservation(admitted.owner)
             # A call is done when its answer has gone out, as fast as the caller takes it.
             context.add_done_callback(lambda _: reservation.close())  # type: ignore[arg-type]  # the types want a class
@@ -101,6 +116,8 @@ def guarded(edge: Edge, method: MethodDescriptor, lobby: Lobby) -> Handler:
             return await edge.encoded_whole(call, answer, PROTO)
         except K8eError as error:
             await refuse(context, error)
+        except RequestLate:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the request did not arrive in time")
 
     return handle
 

@@ -11,7 +11,7 @@ from k8e.doors.service.call import Call, whose
 from k8e.doors.service.paging import page
 from k8e.doors.service.presence import Presence
 from k8e.errors import Conflict, InvalidSpec, NotFound
-from k8e.model import ApprovalStatus
+from k8e.model import ApprovalPlace, ApprovalStatus, approval_place
 
 __all__ = ["ApprovalRpcs"]
 
@@ -48,18 +48,34 @@ class ApprovalRpcs:
         found = self._engine.list_approvals(whose(call, request, "approvals"), request.all)
         wanted = after(found, request.page_token)
         messages = await page(wanted, approval_message)
-        more = messages[-1].approval_id.encode() if len(messages) < len(wanted) else b""
+        more = token_of(wanted[len(messages) - 1]) if len(messages) < len(wanted) else b""
         return pb.ListApprovalsResponse(approvals=messages, next_page_token=more)
 
 
+def token_of(view: ApprovalView) -> bytes:
+    """Where a page ended. The question itself may be decided, or gone, when the next page is asked for."""
+    is_over, when, approval_id = place_of(view)
+    return f"{int(is_over)} {when!r} {approval_id}".encode()
+
+
 def after(found: Sequence[ApprovalView], token: bytes) -> Sequence[ApprovalView]:
-    """What follows the question that a page ended with. Raises: InvalidSpec when it is not there any more."""
+    """What comes after the place at which a page ended. Raises: InvalidSpec.
+
+    A question that is decided meanwhile moves back in the list: it may come twice, and none is left out.
+    """
     if not token:
         return found
-    places = [number for number, each in enumerate(found, start=1) if each.approval_id.encode() == token]
-    if not places:
-        raise InvalidSpec("the list has changed since: begin again without it", field="page_token")
-    return found[places[0] :]
+    try:
+        is_over, when, approval_id = token.decode().split(" ")
+        place = bool(int(is_over)), float(when), approval_id
+    except ValueError as error:
+        raise InvalidSpec("is not one that this server has given", field="page_token") from error
+    return [each for each in found if place_of(each) > place]
+
+
+def place_of(view: ApprovalView) -> ApprovalPlace:
+    is_pending = view.status is ApprovalStatus.PENDING
+    return approval_place(is_pending=is_pending, asked_at=view.asked_at, approval_id=view.approval_id)
 
 
 def check_same(asked: ApprovalView, *, session: str, action: str) -> None:

@@ -20,12 +20,18 @@ M = TypeVar("M", bound=Message)
 
 FIXED64 = 1
 VARINT_BYTES = 10
+REQUEST_BYTES = 4 * 1024 * 1024
+"""Of a request that carries no file and no input: each of its bytes can be a field, which costs the parser twenty."""
+CARRIERS = frozenset({"WriteFileRequest", "WriteStreamRequest", "ExecInput", "TerminalWriteRequest", "McpInput"})
+"""Those that do, in one long field."""
 DEPTH = 8
 """No message of the service has messages inside messages deeper than this."""
 
 
 def parsed(kind: type[M], data: bytes) -> M:
     """The message. Raises: InvalidSpec."""
+    if len(data) > REQUEST_BYTES and kind.DESCRIPTOR.name not in CARRIERS:
+        raise InvalidSpec(f"has {len(data)} bytes and may have {REQUEST_BYTES}", field=kind.DESCRIPTOR.name)
     try:
         return kind.FromString(data)
     except DecodeError:

@@ -9,11 +9,11 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from k8e.byte_budget import ByteBudget, ByteReservation
 from k8e.doors.service.call import Call
-from k8e.doors.service.encoding import PROTO, Encoding, LargeAnswer, Piece, encoded, encoded_whole
+from k8e.doors.service.encoding import LARGE_BYTES, PROTO, Encoding, LargeAnswer, Piece, encoded, encoded_whole
 from k8e.doors.service.service import SERVICE, Service
 from k8e.errors import Denied, K8eError
 from k8e.identity.callers import Caller, Role
@@ -29,6 +29,7 @@ FOR_ADMINISTRATORS = frozenset({"StopServer", "CreateApiKey", "ListApiKeys", "De
 FOR_APPROVERS = frozenset({"ListApprovals", "ApproveAction", "WhoAmI", "ServerStatus", "Login"})
 STREAMING = frozenset(method.name for method in SERVICE.methods if method.client_streaming)
 
+M = TypeVar("M")
 Hear = Callable[[object], None]
 Step = Callable[[str, Call, object], AbstractContextManager[Hear | None]]
 """One thing done around every call: name, call, request → entered before it, left after it with its error.
@@ -107,6 +108,12 @@ class Edge:
     def reservation(self, owner: str) -> ByteReservation:
         """What the memory of one answer is counted by, until it is sent and this is closed."""
         return self._budget.open(owner)
+
+    async def decoded(self, owner: str, data: bytes, decode: Callable[[bytes], M]) -> M:
+        """A request; a large one is read off the event loop. Raises: InvalidSpec."""
+        if len(data) <= LARGE_BYTES:
+            return decode(data)
+        return await self._service.worker.run(owner, functools.partial(decode, data))
 
     async def encoded(self, call: Call, answer: Message | LargeAnswer, encoding: Encoding) -> list[Piece]:
         """The answer as it is sent; a large one is made off the event loop. Raises: Exhausted."""

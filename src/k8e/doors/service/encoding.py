@@ -198,8 +198,8 @@ async def encoded(
 
 
 def is_long(message: Message) -> bool:
-    """Whether there is a long list or a long text in it."""
-    return any(
+    """Whether there is a long list or a long text in it, or much of anything."""
+    return message.ByteSize() > LARGE_BYTES or any(
         len(value) > (LARGE_BYTES if isinstance(value, str | bytes) else MANY)
         for _, value in message.ListFields()
         if hasattr(value, "__len__")

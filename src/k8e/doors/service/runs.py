@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine, RunView
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call
-from k8e.doors.service.encoding import FairWorker, LargeAnswer
+from k8e.doors.service.encoding import LARGE_BYTES, FairWorker, LargeAnswer
 from k8e.doors.service.execs import exit_message, offsets, output_message, with_output
 from k8e.doors.service.network import denial_messages
 from k8e.doors.service.sessions import shown
@@ -22,9 +24,14 @@ class RunRpcs:
         self._worker = worker
 
     async def PollRun(self, call: Call, request: pb.PollRunRequest) -> pb.PollRunResponse | LargeAnswer:
-        run = self._engine.poll_run(call.owner, fields.run_id(request.run_id))
-        if not call.reservation.grow(len(run.stdout) + len(run.stderr)):
+        run_id = fields.run_id(request.run_id)
+        size = self._engine.polled_bytes(call.owner, run_id)
+        if not call.reservation.grow(size):
             raise Exhausted("your calls hold too much memory; wait for those that run", retry_after_s=1.0)
+        if size > LARGE_BYTES:
+            run = await asyncio.to_thread(self._engine.poll_run, call.owner, run_id)
+        else:
+            run = self._engine.poll_run(call.owner, run_id)
         return await with_output(self._worker, call, run_message(run), stdout=run.stdout, stderr=run.stderr)
 
     async def AttachRun(self, call: Call, request: pb.AttachRunRequest) -> None:
