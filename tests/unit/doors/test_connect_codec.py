@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.connect.codec import JSON, PROTO, STRUCTURE_BYTES, Codec
 from k8e.doors.service import SERVICE
+from k8e.doors.service.decoding import REQUEST_BYTES
 from k8e.errors import InvalidSpec
 
 SAMPLES: dict[int, object] = {
@@ -164,3 +165,16 @@ def test_any_values_in_known_fields_are_a_message_or_a_refusal(values: dict[str,
         JSON.decode(pb.CreateSessionRequest, json.dumps(values).encode())
     except InvalidSpec as refused:
         str(refused).encode()
+
+
+@pytest.mark.parametrize("codec", [JSON, PROTO])
+def test_only_what_carries_a_file_may_be_large(codec: Codec) -> None:
+    text = "x" * REQUEST_BYTES
+    for kind, message in (
+        (pb.ListFilesRequest, pb.ListFilesRequest(session_id=text)),
+        (pb.ExecRequest, pb.ExecRequest(command=text)),
+    ):
+        with pytest.raises(InvalidSpec, match=f"{kind.DESCRIPTOR.name}: .* may have {REQUEST_BYTES}"):
+            codec.decode(kind, codec.encoding.message(message))
+    whole = pb.WriteFileRequest(content=text)
+    assert codec.decode(pb.WriteFileRequest, codec.encoding.message(whole)) == whole

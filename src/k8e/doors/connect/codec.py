@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from k8e.doors.connect import json_fields as fields
 from k8e.doors.service import encoding
-from k8e.doors.service.decoding import parsed
+from k8e.doors.service.decoding import check_size, parsed
 from k8e.doors.service.encoding import Encoding
 from k8e.errors import InvalidSpec
 
@@ -45,6 +45,7 @@ class Json:
     def decode(self, kind: type[M], data: bytes) -> M:
         if not data:
             raise InvalidSpec("the message is empty; send {} for one without fields")
+        check_size(kind, data)
         refuse_tangles(data)
         value = loaded(data)
         fields.refuse_strangers(kind.DESCRIPTOR, value)

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError, Message
 
 from k8e.errors import InvalidSpec
 
-__all__ = ["parsed"]
+__all__ = ["REQUEST_BYTES", "check_size", "parsed"]
 
 M = TypeVar("M", bound=Message)
 
@@ -30,12 +30,17 @@ DEPTH = 8
 
 def parsed(kind: type[M], data: bytes) -> M:
     """The message. Raises: InvalidSpec."""
-    if len(data) > REQUEST_BYTES and kind.DESCRIPTOR.name not in CARRIERS:
-        raise InvalidSpec(f"has {len(data)} bytes and may have {REQUEST_BYTES}", field=kind.DESCRIPTOR.name)
+    check_size(kind, data)
     try:
         return kind.FromString(data)
     except DecodeError:
         raise _refusal(kind.DESCRIPTOR, data) from None
+
+
+def check_size(kind: type[M], data: bytes) -> None:
+    """Raises: InvalidSpec."""
+    if len(data) > REQUEST_BYTES and kind.DESCRIPTOR.name not in CARRIERS:
+        raise InvalidSpec(f"has {len(data)} bytes and may have {REQUEST_BYTES}", field=kind.DESCRIPTOR.name)
 
 
 def _refusal(kind: Any, data: bytes) -> InvalidSpec:
