@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from k8e.audit import records, verify
 from k8e.client import SandboxClient
 from k8e.client.errors import SandboxError
-from k8e.setup.provision import Provisioned
-from tests.support.servers import NO_POOL, Server
+from tests.support.servers import Server
 
 SECRET = "s3cr3t-of-a-test"
 _PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    server = Server(data_dir, *NO_POOL)
-    server.start()
-    yield server
-    server.destroy()
 
 
 def test_what_was_answered_is_recorded_and_survives_a_kill(mortal: Server) -> None:

@@ -7,23 +7,13 @@ import json
 import socket
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
 
-from k8e.setup.provision import Provisioned
-from tests.support.servers import NO_POOL, Server
+from tests.support.servers import Server
 
 _COMMAND = "seq 100; until [ -e /workspace/go ]; do sleep 0.05; done; seq 101 200"
-
-
-@pytest.fixture
-def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    server = Server(data_dir, *NO_POOL)
-    server.start()
-    yield server
-    server.destroy()
 
 
 class Caller:

@@ -54,14 +54,6 @@ print(total)
 """
 
 
-@pytest.fixture
-def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    server = Server(data_dir, *NO_POOL)
-    server.start()
-    yield server
-    server.destroy()
-
-
 class Download:
     """Sends a block whenever it is told to, so that what passed when is known."""
 

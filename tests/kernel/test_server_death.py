@@ -6,7 +6,7 @@ import contextlib
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,14 +22,6 @@ from tests.support.servers import NO_POOL, Server
 _LINES = 200_000
 _COMMANDS = 20
 _PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    server = Server(data_dir, *NO_POOL)
-    server.start()
-    yield server
-    server.destroy()
 
 
 def _client(server: Server) -> SandboxClient:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from k8e.client import Chunk, Exit, Limits, SandboxClient
 from k8e.client.discovery import Target
 from k8e.model import MIB, Runtime
-from k8e.setup.provision import Provisioned
 from tests.support.memory import peak_bytes, reset_peak, resident_bytes
-from tests.support.servers import NO_POOL, Server
+from tests.support.servers import Server
 
 _PIECES = 1024
 _TOTAL = _PIECES * MIB
@@ -32,15 +30,6 @@ for number in range(1, {_PIECES + 1}):
 """
 
 
-@pytest.fixture
-def fresh(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    """A server of the test's own, so that its memory is this test's doing."""
-    server = Server(data_dir, *NO_POOL)
-    server.start()
-    yield server
-    server.destroy()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
@@ -49,37 +38,37 @@ def fresh(data_dir: Path, host: Provisioned) -> Iterator[Server]:
     ids=["gvisor-socket", "container-socket", "container-tls"],
 )
 def test_a_gibibyte_to_a_slow_reader_does_not_grow_the_server(
-    fresh: Server, runtime: Runtime, way: Callable[[Server], Target]
+    mortal: Server, runtime: Runtime, way: Callable[[Server], Target]
 ) -> None:
-    with SandboxClient(target=way(fresh)) as client:
+    with SandboxClient(target=way(mortal)) as client:
         sid = client.create_session(runtime_class=runtime)
         # The first stream loads whatever streams need; only then is there something to compare with.
         assert _drained(client, sid, 8 * MIB) == 8 * MIB
-        before = resident_bytes(fresh.pid)
-        reset_peak(fresh.pid)
+        before = resident_bytes(mortal.pid)
+        reset_peak(mortal.pid)
         stream = client.run_output(_WRITER, "python", timeout=280, session_id=sid)
         seen = sum(_size(next(stream)) for _ in range(_READ_FIRST))
         written = _written_when_blocked(client, sid)
-        stalled = resident_bytes(fresh.pid) - before
+        stalled = resident_bytes(mortal.pid) - before
         seen += sum(map(_size, stream))
-        peak = peak_bytes(fresh.pid) - before
+        peak = peak_bytes(mortal.pid) - before
     assert written < _GROWTH // MIB
     assert seen == _TOTAL
     assert (stalled < _GROWTH, peak < _GROWTH) == (True, True), (stalled // MIB, peak // MIB)
 
 
-def test_the_control_a_server_that_keeps_output_is_seen_to_grow(fresh: Server) -> None:
+def test_the_control_a_server_that_keeps_output_is_seen_to_grow(mortal: Server) -> None:
     """What a unary call captures is kept on purpose, up to the session's limit: that must show."""
-    with SandboxClient(target=fresh.target()) as client:
+    with SandboxClient(target=mortal.target()) as client:
         sid = client.create_session(runtime_class="container", limits=Limits(output_bytes=2 * _GROWTH))
         assert _drained(client, sid, 8 * MIB) == 8 * MIB
-        before = resident_bytes(fresh.pid)
-        reset_peak(fresh.pid)
+        before = resident_bytes(mortal.pid)
+        reset_peak(mortal.pid)
         # More than what it must be seen to grow by: large answers are held once, not in several copies.
         size = _GROWTH * 3 // 2
         answer = client.exec(sid, ["head", "-c", str(size), "/dev/zero"])
         assert len(answer.stdout_bytes) == size
-        assert peak_bytes(fresh.pid) - before > _GROWTH
+        assert peak_bytes(mortal.pid) - before > _GROWTH
 
 
 def _drained(client: SandboxClient, sid: str, size: int) -> int:

@@ -18,9 +18,8 @@ import pytest
 
 from k8e.client import ExecResult, Limits, SandboxClient
 from k8e.model import MIB
-from k8e.setup.provision import Provisioned
 from tests.support.memory import peak_bytes, reset_peak, resident_bytes
-from tests.support.servers import NO_POOL, Server
+from tests.support.servers import Server
 
 _GREEDY = Path(__file__).with_name("greedy_client.py")
 _CALLERS = 2
@@ -40,23 +39,15 @@ for number in range(8000):
 
 
 @pytest.fixture
-def fresh(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    server = Server(data_dir, *NO_POOL)
-    server.start()
-    yield server
-    server.destroy()
-
-
-@pytest.fixture
-def key(fresh: Server) -> str:
+def key(mortal: Server) -> str:
     """Of another owner than the one who runs the tests."""
-    with SandboxClient(target=fresh.target()) as operator:
+    with SandboxClient(target=mortal.target()) as operator:
         return operator.create_api_key("greedy", owner="greedy").key
 
 
 @pytest.fixture
-def greedy(fresh: Server, key: str) -> Iterator[SandboxClient]:
-    with SandboxClient(target=dataclasses.replace(fresh.by_tls(), api_key=key)) as client:
+def greedy(mortal: Server, key: str) -> Iterator[SandboxClient]:
+    with SandboxClient(target=dataclasses.replace(mortal.by_tls(), api_key=key)) as client:
         yield client
 
 
@@ -68,7 +59,7 @@ def _print(source: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["text", "binary", "listing"])
 def test_another_owners_small_calls_are_hardly_delayed(
-    fresh: Server, greedy: SandboxClient, key: str, what: str
+    mortal: Server, greedy: SandboxClient, key: str, what: str
 ) -> None:
     sid = greedy.create_session(runtime_class="container", limits=Limits(output_bytes=64 * MIB))
     if what == "listing":
@@ -78,20 +69,20 @@ def test_another_owners_small_calls_are_hardly_delayed(
         argv = _print("/dev/zero" if what == "text" else "/dev/urandom")
         words = [base64.b64encode(word.encode()).decode() for word in argv]
         asked = ("Exec", {"session_id": sid, "argv": words})
-    with SandboxClient(target=fresh.target()) as quiet:
+    with SandboxClient(target=mortal.target()) as quiet:
         quiet.whoami()
         alone = statistics.median(_took(quiet))
-        with _callers(fresh, key, *asked):
+        with _callers(mortal, key, *asked):
             beside = sorted(_took(quiet))
     assert beside[len(beside) * 19 // 20] < _SLOWER * alone, f"alone {alone:.4f} s, beside {beside[-20:]}"
 
 
 @pytest.mark.slow
-def test_many_large_answers_at_once_stay_within_their_owners_memory(fresh: Server, greedy: SandboxClient) -> None:
+def test_many_large_answers_at_once_stay_within_their_owners_memory(mortal: Server, greedy: SandboxClient) -> None:
     sid = greedy.create_session(runtime_class="container", limits=Limits(output_bytes=64 * MIB))
     assert len(greedy.exec(sid, _print("/dev/zero"), 120).stdout_bytes) == _MOST_OUTPUT, "one of them is complete"
-    before = resident_bytes(fresh.pid)
-    reset_peak(fresh.pid)
+    before = resident_bytes(mortal.pid)
+    reset_peak(mortal.pid)
 
     def ask(_: int) -> ExecResult:
         return greedy.exec(sid, _print("/dev/urandom"), 300)
@@ -101,7 +92,7 @@ def test_many_large_answers_at_once_stay_within_their_owners_memory(fresh: Serve
     assert all(answer.exit_code == 0 for answer in answers)
     assert all(answer.truncated or len(answer.stdout_bytes) == _MOST_OUTPUT for answer in answers)
     # What is captured, what is encoded of it, and what gRPC copies: each no more than the owner's share.
-    assert peak_bytes(fresh.pid) - before < 3 * 256 * MIB
+    assert peak_bytes(mortal.pid) - before < 3 * 256 * MIB
 
 
 @contextlib.contextmanager

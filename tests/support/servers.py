@@ -124,6 +124,15 @@ def server(host: Provisioned, lend: Lend) -> Iterator[Server]:
 
 
 @pytest.fixture
+def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
+    """A server of the test's own, without a pool: it may be killed, and its memory and records are the test's doing."""
+    server = Server(data_dir, *NO_POOL)
+    server.start()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture
 def client(server: Server) -> Iterator[SandboxClient]:
     with SandboxClient(target=server.target()) as client:
         yield client
