@@ -8,17 +8,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["ByteBudget", "ByteReservation", "Keep", "always"]
+__all__ = ["ByteBudget", "ByteReservation", "Reserve", "unlimited"]
 
-Keep = Callable[[int], bool]
-"""Whether there is memory for so many bytes more; then it is taken."""
+Reserve = Callable[[int], bool]
+"""Takes so many bytes more, or returns False where there is no memory for them."""
 
 PER_OWNER = 256 * 1024 * 1024
 TOTAL = 1024 * 1024 * 1024
 FLOOR = 16 * 1024 * 1024
 
 
-def always(count: int) -> bool:
+def unlimited(count: int) -> bool:
     """Memory that nobody counts."""
     return True
 

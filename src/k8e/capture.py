@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from k8e.byte_budget import Keep, always
+from k8e.byte_budget import Reserve, unlimited
 
 __all__ = ["Capture"]
 
@@ -12,12 +12,12 @@ __all__ = ["Capture"]
 class Capture:
     """Keeps the first bytes of a stream, as many as there is room for, and counts the rest."""
 
-    __slots__ = ("_buffer", "_has_room", "_keep", "_kept", "limit", "total")
+    __slots__ = ("_buffer", "_has_room", "_kept", "_reserve", "limit", "total")
 
-    def __init__(self, limit: int, keep: Keep = always) -> None:
+    def __init__(self, limit: int, reserve: Reserve = unlimited) -> None:
         self.limit = limit
         self.total = 0
-        self._keep = keep
+        self._reserve = reserve
         self._has_room = True
         # Grows as it is filled and is handed out as it is: to put many pieces together at the end would hold up others.
         self._buffer = io.BytesIO()
@@ -28,7 +28,7 @@ class Capture:
         piece = payload[: max(self.limit - self._kept, 0)]
         if not piece or not self._has_room:
             return
-        if not self._keep(len(piece)):
+        if not self._reserve(len(piece)):
             # What came later must not stand where this is missing.
             self._has_room = False
             return

@@ -14,6 +14,7 @@ from typing import NewType
 __all__ = [
     "GIB",
     "MIB",
+    "PAGE_BYTES",
     "ApprovalId",
     "ApprovalPlace",
     "ApprovalStatus",
@@ -61,6 +62,8 @@ __all__ = [
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
+PAGE_BYTES = 4 * MIB
+"""Of a list that comes in pages."""
 
 OwnerId = NewType("OwnerId", str)
 SessionId = NewType("SessionId", str)

@@ -76,7 +76,7 @@ SWITCH_S = 0.001
 """How long the event loop waits for the interpreter at most, while another thread of ours computes."""
 ANSWERS_PART = 16
 """Of the host's memory, the part that answers of all owners may hold."""
-ASIDE_SHARE = 16
+CLOSING_SHARE = 16
 """Of the descriptors, one in so many may belong to a connection that was turned away and waits for its end."""
 STOP_BOUND_S = 60
 """Sessions live on without us, so a stop that takes longer is simply cut off."""
@@ -160,7 +160,8 @@ async def main(
                 keeper,
                 steps=(*traces, metrics, rates, auditing),
                 refusals=(metrics.refused, auditing.refused),
-                budget=answer_budget(settings),
+                answers=answer_budget(settings),
+                requests=ByteBudget(per_owner=settings.requests_per_owner, floor=settings.requests_per_owner),
             )
             serving = serve(
                 edge,
@@ -294,7 +295,7 @@ def front_settings() -> FrontSettings:
     """As many connections as there are descriptors for, and no more than a machine of this kind needs."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTORS_EACH
     connections = min(most, FrontSettings().connections)
-    return FrontSettings(connections=connections, of_one=max(1, connections // 2))
+    return FrontSettings(connections=connections, connections_per_peer=max(1, connections // 2))
 
 
 def connect_bounds() -> Bounds:
@@ -303,7 +304,7 @@ def connect_bounds() -> Bounds:
     most = all_of_them // (DESCRIPTORS_EACH * USERS)
     return Bounds(
         connections=min(max(most, LEAST_CONNECTIONS), Bounds().connections),
-        aside=min(all_of_them // ASIDE_SHARE, Bounds().aside),
+        closing=min(all_of_them // CLOSING_SHARE, Bounds().closing),
     )
 
 

@@ -69,6 +69,8 @@ class ServerSettings:
     disk_per_owner: int = 0
     answers_per_owner: int = 256 * 2**20
     """Memory that the answers of one owner may hold until they are taken."""
+    requests_per_owner: int = 256 * 2**20
+    """Memory that the requests of one owner may hold until they are answered."""
     kept_output_per_session: int = 256 * 2**20
     """What background runs may leave on the host's disk; the oldest goes first."""
     kept_output_per_owner: int = 4 * 2**30
@@ -315,6 +317,9 @@ OPTIONS = (
     Option("metrics_listen", metrics, "loopback host:port of /metrics (default 127.0.0.1:9640), or off"),
     Option("otel_endpoint", collector, "send traces to this collector, such as http://127.0.0.1:4318 (default: none)"),
     Option("answers_per_owner", size, "memory that one owner's answers may hold until they are taken (default 256Mi)"),
+    Option(
+        "requests_per_owner", size, "memory that one owner's requests may hold until they are answered (default 256Mi)"
+    ),
     Option("kept_output_per_session", size, "disk for the output of one session's background runs (default 256Mi)"),
     Option("kept_output_per_owner", size, "disk for the output of one owner's background runs (default 4Gi)"),
     Option("kept_runs_per_session", positive, "background runs that are remembered after their end (default 256)"),

@@ -78,7 +78,7 @@ async def test_another_users_crowd_that_comes_back_and_back_slows_nobody(data_di
 
 
 async def test_a_user_whose_connections_say_nothing_keeps_the_newest(data_dir: Path) -> None:
-    async with connect_door(data_dir, silent=4, head_s=PATIENCE_S) as door, crowd_of(10, str(door.path)) as crowd:
+    async with connect_door(data_dir, pending=4, head_s=PATIENCE_S) as door, crowd_of(10, str(door.path)) as crowd:
         await _until(lambda: _has_lost(crowd, 6))
         assert (await crowd.count())[1] == 4
         # The control: another one of that user, which does say something, is served; and so is the operator.
@@ -89,7 +89,7 @@ async def test_a_user_whose_connections_say_nothing_keeps_the_newest(data_dir: P
 
 async def test_the_control_connections_that_have_said_something_are_kept(data_dir: Path) -> None:
     body = "POST /sandbox.v1.SandboxService/WhoAmI HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
-    async with connect_door(data_dir, silent=12) as door, crowd_of(10, str(door.path), says=body) as crowd:
+    async with connect_door(data_dir, pending=12) as door, crowd_of(10, str(door.path), says=body) as crowd:
         assert await _asked_by(NOBODY, door.path) == b"200", "and by then so are those before it"
         async with crowd_of(20, str(door.path)) as silent:
             await _until(lambda: _has_lost(silent, 8))
@@ -97,7 +97,7 @@ async def test_the_control_connections_that_have_said_something_are_kept(data_di
 
 
 async def test_the_operators_connections_may_say_nothing(data_dir: Path) -> None:
-    async with connect_door(data_dir, silent=4) as door, crowd_of(10, str(door.path), uid=os.geteuid()) as crowd:
+    async with connect_door(data_dir, pending=4) as door, crowd_of(10, str(door.path), uid=os.geteuid()) as crowd:
         async with door.wire() as wire:
             assert (await wire.ask("WhoAmI")).status == 200
         assert await crowd.count() == (0, 10)
@@ -181,7 +181,7 @@ async def test_another_users_crowd_does_not_take_the_agents_door(data_dir: Path)
 
 
 async def test_one_user_has_a_share_of_the_agents_door(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("k8e.web.connections.OF_ONE", 5)
+    monkeypatch.setattr("k8e.web.connections.CONNECTIONS_PER_PEER", 5)
     async with open_door(data_dir) as door, agents_door(door.target) as url:
         asking = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
         async with crowd_of(8, url.removeprefix("http://"), says=asking) as crowd:
@@ -217,7 +217,10 @@ async def test_another_users_crowd_does_not_drive_out_who_is_about_to_shake_hand
 
 
 async def test_one_user_has_a_share_of_the_grpc_door(data_dir: Path) -> None:
-    async with open_door(data_dir, settings=FrontSettings(of_one=2)) as door, contextlib.AsyncExitStack() as stack:
+    async with (
+        open_door(data_dir, settings=FrontSettings(connections_per_peer=2)) as door,
+        contextlib.AsyncExitStack() as stack,
+    ):
         for _ in range(2):
             channel = await stack.enter_async_context(open_channel(door.target))
             await SandboxStub(channel).WhoAmI(pb.WhoAmIRequest())

@@ -169,10 +169,15 @@ class ConnectDoor:
 
 @asynccontextmanager
 async def connect_door(
-    root: Path, *, steps: Sequence[Step] = (), budget: ByteBudget | None = None, **bounds: int | float
+    root: Path,
+    *,
+    steps: Sequence[Step] = (),
+    answers: ByteBudget | None = None,
+    requests: ByteBudget | None = None,
+    **bounds: int | float,
 ) -> AsyncIterator[ConnectDoor]:
     """The JSON door over the fake engine, beside the gRPC door."""
-    async with open_door(root, steps=steps, budget=budget) as door:
+    async with open_door(root, steps=steps, answers=answers, requests=requests) as door:
         path = root / "server" / "k8e.sock"
         async with serve(door.edge, path=path, bounds=Bounds(**bounds)):  # type: ignore[arg-type]  # any of them
             yield ConnectDoor(path, door)

@@ -70,7 +70,8 @@ async def open_door(
     loopback: bool = True,
     settings: FrontSettings = FRONT,
     steps: Sequence[Step] = (),
-    budget: ByteBudget | None = None,
+    answers: ByteBudget | None = None,
+    requests: ByteBudget | None = None,
     mcp_grace_s: float = 60,
     presence: Presence = IN_PERSON,
     undrained: Callable[[], None] = lambda: None,
@@ -93,7 +94,7 @@ async def open_door(
                 mcp=McpRpcs(mcp),
                 presence=presence,
             )
-            edge = Edge(service, keeper, steps=steps, budget=budget)
+            edge = Edge(service, keeper, steps=steps, answers=answers, requests=requests)
             serving = serve(
                 edge,
                 listening=places,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from k8e.byte_budget import Keep, always
+from k8e.byte_budget import Reserve, unlimited
 from k8e.doors.engine import PoolStatus
 from k8e.engine import gates as asking
 from k8e.engine import lists
@@ -395,7 +395,13 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
         return self.told(limit=limit, follow=follow)
 
     async def pip_install(
-        self, owner: OwnerId, session_id: SessionId, packages: Sequence[str], *, asked_by: str = "", keep: Keep = always
+        self,
+        owner: OwnerId,
+        session_id: SessionId,
+        packages: Sequence[str],
+        *,
+        asked_by: str = "",
+        reserve: Reserve = unlimited,
     ) -> ExecResult:
         command = Command(what=Argv(("pip", "install", *packages)))
         await self._allowed(owner, session_id, asked_by, command)
@@ -416,7 +422,13 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
     # Commands
 
     async def exec(
-        self, owner: OwnerId, session_id: SessionId, command: Command, *, asked_by: str = "", keep: Keep = always
+        self,
+        owner: OwnerId,
+        session_id: SessionId,
+        command: Command,
+        *,
+        asked_by: str = "",
+        reserve: Reserve = unlimited,
     ) -> ExecResult:
         session = await self._allowed(owner, session_id, asked_by, command)
         stream = await self._start(session, command)

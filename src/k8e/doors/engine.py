@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from typing import Protocol
 
-from k8e.byte_budget import Keep, always
+from k8e.byte_budget import Reserve, unlimited
 from k8e.model import (
     ApprovalId,
     ApprovalStatus,
@@ -326,11 +326,23 @@ class Engine(Protocol):
         self, owner: OwnerId, session_id: SessionId, *, limit: int = 0, follow: bool = False
     ) -> AsyncIterator[Decision]: ...
     async def pip_install(
-        self, owner: OwnerId, session_id: SessionId, packages: Sequence[str], *, asked_by: str = "", keep: Keep = always
+        self,
+        owner: OwnerId,
+        session_id: SessionId,
+        packages: Sequence[str],
+        *,
+        asked_by: str = "",
+        reserve: Reserve = unlimited,
     ) -> ExecResult: ...
 
     async def exec(
-        self, owner: OwnerId, session_id: SessionId, command: Command, *, asked_by: str = "", keep: Keep = always
+        self,
+        owner: OwnerId,
+        session_id: SessionId,
+        command: Command,
+        *,
+        asked_by: str = "",
+        reserve: Reserve = unlimited,
     ) -> ExecResult: ...
     async def open_exec(
         self, owner: OwnerId, session_id: SessionId, command: Command, *, exec_id: str = "", asked_by: str = ""

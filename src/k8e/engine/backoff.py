@@ -31,16 +31,16 @@ class Backoff:
     def __init__(self, settings: BackoffSettings = DEFAULT_BACKOFF) -> None:
         self._settings = settings
         self._dialled_at = -math.inf
-        self.in_vain = 0
+        self.failures = 0
 
     def dialled(self, now: float) -> None:
         """Counts as in vain until its link has lasted."""
         self._dialled_at = now
-        self.in_vain += 1
+        self.failures += 1
 
     def lost(self, now: float) -> None:
         if now - self._dialled_at >= self._settings.steady_s:
-            self.in_vain = 0
+            self.failures = 0
 
     def wait_s(self, now: float) -> float:
         """How long until the next dial may be made."""
@@ -51,6 +51,6 @@ class Backoff:
         return self._pause_s() >= self._settings.most_s and self.wait_s(now) > 0
 
     def _pause_s(self) -> float:
-        if not self.in_vain:
+        if not self.failures:
             return 0.0
-        return min(self._settings.most_s, math.ldexp(self._settings.first_s, min(self.in_vain - 1, 64)))
+        return min(self._settings.most_s, math.ldexp(self._settings.first_s, min(self.failures - 1, 64)))

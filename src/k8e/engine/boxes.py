@@ -131,7 +131,7 @@ class Box:
             await asyncio.sleep(wait_s)
 
     def _hangs_up(self) -> SandboxFailed:
-        return SandboxFailed("reach the sandbox's agent", f"it hung up {self._backoff.in_vain} times in a row")
+        return SandboxFailed("reach the sandbox's agent", f"it hung up {self._backoff.failures} times in a row")
 
     async def unreachable(self, error: Exception) -> SandboxFailed:
         """The error for whoever its agent did not answer: SandboxLost when that is because it dies."""

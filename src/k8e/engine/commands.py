@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from k8e.byte_budget import ByteBudget, Keep, always
+from k8e.byte_budget import ByteBudget, Reserve, unlimited
 from k8e.capture import Capture
 from k8e.engine import answers
 from k8e.engine.ceilings import bounded
@@ -23,6 +23,7 @@ from k8e.engine.session import Session, Use
 from k8e.engine.sessions import Sessions
 from k8e.engine.tasks import Tasks
 from k8e.errors import Exhausted, SandboxFailed
+from k8e.loop_turns import InTurns
 from k8e.model import MIB, Command, Denial, ExecResult, Outcome, ProcessInfo, Reason, SandboxId
 from k8e.wire.aio import LinkLost, RemoteError
 
@@ -34,8 +35,6 @@ for it. So the sandbox keeps this much longer than we need it."""
 
 _MAX_PROCESSES: Final = 65_536
 _COMM_BYTES: Final = 256
-_AT_ONCE: Final = 64
-"""Rows between two looks at what else there is to do."""
 
 
 RECORDED_PER_OWNER = 64 * MIB
@@ -145,10 +144,12 @@ class Commands:
             raise
         return stream
 
-    async def run(self, session: Session, command: Command, *, stdin: bytes = b"", keep: Keep = always) -> ExecResult:
+    async def run(
+        self, session: Session, command: Command, *, stdin: bytes = b"", reserve: Reserve = unlimited
+    ) -> ExecResult:
         """Run to the end and return what it printed, up to the session's bound; cancelling kills the command."""
         limit = session.spec.limits.output_bytes
-        captures = {STDOUT: Capture(limit, keep), STDERR: Capture(limit, keep)}
+        captures = {STDOUT: Capture(limit, reserve), STDERR: Capture(limit, reserve)}
         stream = await self.open(session, replace(command, stdin=bool(stdin)))
         feeding = self._tasks.start(_feed(stream, stdin), name=f"feed {stream.exec_id}") if stdin else None
         try:
@@ -181,18 +182,15 @@ async def ask(session: Session, op: str, args: Mapping[str, object], *, kind: st
 async def processes(session: Session) -> list[ProcessInfo]:
     """What runs in a session's sandbox. Raises: SandboxLost, SandboxFailed."""
     answer = await ask(session, "processes", {}, kind="session", name=session.session_id)
-    found: list[ProcessInfo] = []
-    for entry in answers.rows(answer, "processes", most=_MAX_PROCESSES):
-        if len(found) % _AT_ONCE == _AT_ONCE - 1:
-            await asyncio.sleep(0)
-        found.append(
-            ProcessInfo(
-                pid=answers.integer(entry, "pid", most=answers.INT32),
-                comm=answers.text(entry, "comm", most_bytes=_COMM_BYTES),
-                state=answers.word(entry, "state")[:1],
-            )
+    entries = answers.rows(answer, "processes", most=_MAX_PROCESSES)
+    return [
+        ProcessInfo(
+            pid=answers.integer(entry, "pid", most=answers.INT32),
+            comm=answers.text(entry, "comm", most_bytes=_COMM_BYTES),
+            state=answers.word(entry, "state")[:1],
         )
-    return found
+        async for entry in InTurns(entries)
+    ]
 
 
 def _result(captures: Mapping[int, Capture], outcome: Outcome, denied: tuple[Denial, ...]) -> ExecResult:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from k8e.byte_budget import Keep, always
+from k8e.byte_budget import Reserve, unlimited
 from k8e.engine import lists
 from k8e.engine.approvals import Approval, Approvals
 from k8e.engine.commands import KEPT_FOR_A_RETURN, Commands, processes
@@ -255,11 +255,11 @@ class Engine:
         *,
         stdin: bytes = b"",
         asked_by: str = "",
-        keep: Keep = always,
+        reserve: Reserve = unlimited,
     ) -> ExecResult:
-        """Run to the end. `keep` is asked before output is held; what it refuses is dropped, and the result says so."""
+        """Run to the end. `reserve` is asked before output is held; what it refuses is dropped, and the result says so."""
         session = await self._admitted(owner, session_id, command, asked_by)
-        return await self._commands.run(session, command, stdin=stdin, keep=keep)
+        return await self._commands.run(session, command, stdin=stdin, reserve=reserve)
 
     async def open_exec(
         self, owner: OwnerId, session_id: str, command: Command, *, exec_id: str = "", asked_by: str = ""
@@ -277,10 +277,16 @@ class Engine:
         )
 
     async def pip_install(
-        self, owner: OwnerId, session_id: str, packages: Sequence[str], *, asked_by: str = "", keep: Keep = always
+        self,
+        owner: OwnerId,
+        session_id: str,
+        packages: Sequence[str],
+        *,
+        asked_by: str = "",
+        reserve: Reserve = unlimited,
     ) -> ExecResult:
         """Install packages by name into the session's own Python environment."""
-        return await self.exec(owner, session_id, pip_install(packages), asked_by=asked_by, keep=keep)
+        return await self.exec(owner, session_id, pip_install(packages), asked_by=asked_by, reserve=reserve)
 
     # Background runs
 

@@ -6,7 +6,6 @@ may leave here is bounded in bytes, and pruned while it grows: the oldest goes f
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sqlite3
 import time
@@ -18,7 +17,8 @@ from typing import Final
 
 from k8e.engine.settings import KeptLimits
 from k8e.engine.store import Change, Store
-from k8e.model import OwnerId, SessionId
+from k8e.loop_turns import InTurns
+from k8e.model import PAGE_BYTES, OwnerId, SessionId
 
 __all__ = ["EventLog", "EventPage"]
 
@@ -35,9 +35,6 @@ _ROW_BYTES: Final = 160
 _SIZE_SQL: Final = f"LENGTH(fields) + LENGTH(kind) + 2 * (LENGTH(owner) + LENGTH(session_id)) + {_ROW_BYTES}"
 """Whose it is stands in the table and in the index."""
 _EVENT_BYTES: Final = 16 * 1024
-_PAGE_BYTES: Final = 4 * 1024 * 1024
-_AT_ONCE: Final = 64
-"""Events read between two looks at what else there is to do: less than a millisecond."""
 _TEXT_CHARS: Final = 512
 _ITEMS: Final = 16
 _SLACK: Final = 1.25
@@ -102,12 +99,10 @@ class EventLog:
         )
         events: list[str] = []
         seq = size = 0
-        for number, row in enumerate(rows):
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+        async for row in InTurns(rows):
             text = _told(session, row)
             size += len(text)
-            if len(events) == limit or (events and size > _PAGE_BYTES):
+            if len(events) == limit or (events and size > PAGE_BYTES):
                 return EventPage(events[::-1], seq)
             events.append(text)
             seq = row["seq"]

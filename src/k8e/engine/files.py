@@ -12,7 +12,7 @@ from k8e.engine import answers
 from k8e.engine.boxes import Box
 from k8e.engine.execs import remote_failure
 from k8e.errors import HostUnsupported, InvalidSpec, SandboxFailed
-from k8e.model import FileEntry, FileKind
+from k8e.model import PAGE_BYTES, FileEntry, FileKind
 from k8e.wire.aio import Data, Event, LinkLost, RemoteError, Stream
 
 __all__ = ["UNGUARDED", "FileChange", "FilePage", "Files", "Guard"]
@@ -24,7 +24,6 @@ _STALL_TIMEOUT_S: Final = 60.0
 _PAGE_ENTRIES: Final = 10_000
 _BATCH_ENTRIES: Final = 1000
 """Of one message from the sandbox; its agent sends half as many."""
-_PAGE_BYTES: Final = 4 * 1024 * 1024
 _ENTRY_BYTES: Final = 64
 """What an entry costs beside its names."""
 
@@ -133,7 +132,7 @@ class Files:
                     if last <= before:
                         raise SandboxFailed("the sandbox's agent answered nonsense", "a listing out of order")
                     size += len(entry.path) + len(entry.target) + _ENTRY_BYTES
-                    if entries and (len(entries) == most or size > _PAGE_BYTES):
+                    if entries and (len(entries) == most or size > PAGE_BYTES):
                         return FilePage(entries, entries[-1].path)
                     entries.append(entry)
                 # A batch takes a millisecond or two, and the next one may be here already.

@@ -40,8 +40,6 @@ _CHUNK_BYTES = 256 * 1024
 _POLLED_BYTES: Final = 8 * MIB
 """Of each stream in one view; whoever wants more follows the run."""
 _CHANNELS = (STDOUT, STDERR)
-_END_WRITTEN_AFTER_S: Final = (0.0, 0.1, 0.5, 2.0, 5.0)
-"""The pause before each try: a database is locked, or a disk full, often only for a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -449,14 +447,13 @@ class Runs:
             "UPDATE runs SET outcome=?, truncated=? WHERE id=?",
             (_end_to_json(outcome, run.denied), int(run.truncated), run.id),
         )
-        for pause_s in _END_WRITTEN_AFTER_S:
-            await asyncio.sleep(pause_s)
-            with contextlib.suppress(StoreFailed):
-                await self._store.commit(change)
-                return True
-        # What is true stays true: this server tells it from memory, and the next one hears it from the sandbox.
-        _log.error("the end of a run was not written down", extra={"run": run.id})
-        return False
+        try:
+            await self._store.commit_retrying(change)
+        except StoreFailed:
+            # What is true stays true: this server tells it from memory, and the next one hears it from the sandbox.
+            _log.exception("the end of a run was not written down", extra={"run": run.id})
+            return False
+        return True
 
 
 def _size_of(path: Path) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import dataclasses
 import logging
 import shutil
@@ -44,7 +43,6 @@ _log = logging.getLogger(__name__)
 
 _CLAIM_TRIES: Final = 3
 _AGAIN_S: Final = 30.0
-_END_WRITTEN_AFTER_S: Final = (0.0, 0.1, 0.5, 2.0)
 
 Admit = Callable[[SessionSpec], Awaitable[None]]
 """Whether a session may be made like this; waits where a person has to say so. Raises: Denied."""
@@ -414,9 +412,8 @@ class Sessions:
             await session.box.destroy()
             self._egress.drop(session.box.id)
             await asyncio.to_thread(shutil.rmtree, self._directory(session), ignore_errors=True)
-            await self._write_end(forgotten(session.box.id), *session.deleted())
-        else:
-            await self._write_end(*session.deleted())
+        # On a full disk the room that the removal has made may be there only a moment later.
+        await self._store.commit_retrying(*([forgotten(session.box.id)] if session.box else []), *session.deleted())
         session.enter(Phase.GONE)
         self._forget(session)
         self._events.add(session.owner, session.session_id, "session.ended", why=why)
@@ -431,14 +428,6 @@ class Sessions:
             await self._store.commit(change)
         except DiskFull as error:
             _log.warning("a session ends before that is written down", extra={"reason": str(error)})
-
-    async def _write_end(self, *changes: Change) -> None:
-        """The room that the removal has made may be there only a moment later. Raises: StoreFailed."""
-        for pause_s in _END_WRITTEN_AFTER_S:
-            await asyncio.sleep(pause_s)
-            with contextlib.suppress(DiskFull):
-                return await self._store.commit(*changes)
-        return await self._store.commit(*changes)
 
     def _forget(self, session: Session) -> None:
         """Its name is free from now on; it may have been before, and have a new bearer."""

@@ -48,6 +48,8 @@ CREATE TABLE workspaces (
 )
 _BUSY_MS: Final = 2000
 _MAX_GROUP: Final = 256
+RETRY_PAUSES_S: Final = (0.1, 0.5, 2.0, 5.0)
+"""Between the tries of `commit_retrying`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,14 @@ class Store:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.put(_Commit(changes, done))
         await done
+
+    async def commit_retrying(self, *changes: Change) -> None:
+        """The same, tried for some seconds: a database is locked, or a disk full, often only for a while."""
+        for pause_s in RETRY_PAUSES_S:
+            with contextlib.suppress(StoreFailed):
+                return await self.commit(*changes)
+            await asyncio.sleep(pause_s)
+        return await self.commit(*changes)
 
     def post(self, *changes: Change) -> None:
         """Hand in changes without waiting; a failure is logged."""

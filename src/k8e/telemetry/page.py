@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _HEAD_BYTES: Final = 8 * 1024
 _READ_S: Final = 5.0
 _AT_ONCE: Final = 32
-_OF_ONE_USER: Final = 16
+_PER_USER: Final = 16
 _PER_TURN: Final = 4
 _QUEUE: Final = 128
 _TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -66,8 +66,8 @@ class _Page:
         self._render = render
         self._sockets = sockets
         self._open: set[asyncio.StreamWriter] = set()
-        self._silent: PendingConnections[asyncio.StreamWriter] = PendingConnections(each=_OF_ONE_USER, all=_AT_ONCE)
-        self._answered: PendingConnections[asyncio.StreamWriter] = PendingConnections(each=_OF_ONE_USER, all=_AT_ONCE)
+        self._pending: PendingConnections[asyncio.StreamWriter] = PendingConnections(each=_PER_USER, all=_AT_ONCE)
+        self._answered: PendingConnections[asyncio.StreamWriter] = PendingConnections(each=_PER_USER, all=_AT_ONCE)
 
     def hang_up(self) -> None:
         for writer in self._open:
@@ -83,7 +83,7 @@ class _Page:
         try:
             with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
                 async with asyncio.timeout(_READ_S):
-                    with _among(self._silent, holder, writer):
+                    with _among(self._pending, holder, writer):
                         head = await reader.readuntil(b"\r\n\r\n")
                     with _among(self._answered, holder, writer):
                         writer.write(await self._response(head))

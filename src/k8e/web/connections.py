@@ -17,13 +17,13 @@ from uvicorn.server import ServerState
 from k8e.identity.sockdiag import SocketTable
 from k8e.pending_connections import PendingConnections
 
-__all__ = ["HEAD_BYTES", "HEAD_S", "OF_ONE", "BoundedConnection", "SharedConnections"]
+__all__ = ["CONNECTIONS_PER_PEER", "HEAD_BYTES", "HEAD_S", "BoundedConnection", "SharedConnections"]
 
 HEAD_S = 10.0
 HEAD_BYTES = 64 * 1024
-OF_ONE = 1024
+CONNECTIONS_PER_PEER = 1024
 """Connections of one user or address; a proxy before us is one, and its share is as much as a machine of this kind serves."""
-SILENT = 128
+PENDING_PER_PEER = 128
 """Of those, connections whose first request has not come; whoever means it sends one at once."""
 
 
@@ -33,7 +33,7 @@ class SharedConnections(ServerState):
     def __init__(self) -> None:
         super().__init__()
         self.by_holder: Counter[str] = Counter()
-        self.silent: PendingConnections[BoundedConnection] = PendingConnections(each=SILENT, all=0)
+        self.pending: PendingConnections[BoundedConnection] = PendingConnections(each=PENDING_PER_PEER, all=0)
         self._sockets = SocketTable()
 
     def close(self) -> None:
@@ -65,17 +65,17 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_made(transport)
         self._holder = self._shared.holder_of(self.client, self.server)
         self._shared.by_holder[self._holder] += 1
-        if self._shared.by_holder[self._holder] > OF_ONE:
+        if self._shared.by_holder[self._holder] > CONNECTIONS_PER_PEER:
             transport.abort()
             return
         self._expect_head()
-        leaving = self._shared.silent.add(self._holder, self)
+        leaving = self._shared.pending.add(self._holder, self)
         if leaving is not None:
             leaving.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        self._shared.silent.discard(self._holder, self)
+        self._shared.pending.discard(self._holder, self)
         self._shared.by_holder[self._holder] -= 1
         if not self._shared.by_holder[self._holder]:
             del self._shared.by_holder[self._holder]
@@ -94,7 +94,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_timer()
-        self._shared.silent.discard(self._holder, self)
+        self._shared.pending.discard(self._holder, self)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -19,7 +19,7 @@ from uvicorn import Config, Server
 from k8e.client.discovery import Target
 from k8e.identity.sockdiag import SocketTable
 from k8e.web.app import built, mcp_route
-from k8e.web.connections import OF_ONE, BoundedConnection, SharedConnections
+from k8e.web.connections import CONNECTIONS_PER_PEER, BoundedConnection, SharedConnections
 from k8e.web.gate import Gate
 from k8e.web.guests import Guests
 from k8e.web.mirror import PING_S
@@ -29,7 +29,7 @@ from k8e.web.visitors import Revive, Visitors
 
 __all__ = ["DoorSettings", "listening", "serve"]
 
-CONNECTIONS = 2 * OF_ONE
+CONNECTIONS = 2 * CONNECTIONS_PER_PEER
 """At a time; further ones are told to come later. One that has all of its share leaves as much to the others."""
 DESCRIPTORS = 4 * CONNECTIONS
 DRAIN_S = 2

@@ -263,8 +263,8 @@ async def test_a_user_has_a_bounded_number_of_connections(data_dir: Path) -> Non
                         break
 
 
-async def test_a_user_has_a_bounded_share_of_memory(data_dir: Path) -> None:
-    async with connect_door(data_dir, user_bytes=1000) as door, door.wire() as wire:
+async def test_the_requests_of_one_owner_hold_a_bounded_amount_of_memory(data_dir: Path) -> None:
+    async with connect_door(data_dir, requests=ByteBudget(per_owner=1000, floor=1000)) as door, door.wire() as wire:
         assert (await wire.ask("Exec", b" " * 990 + b"{}")).status == 400
         reply = await wire.ask("Exec", b" " * 1000 + b"{}")
         assert (reply.status, reply.headers["k8e-error"]) == (429, "exhausted")
@@ -274,7 +274,7 @@ async def test_a_user_has_a_bounded_share_of_memory(data_dir: Path) -> None:
 async def test_answers_that_nobody_takes_have_a_bounded_share_too(data_dir: Path) -> None:
     size = 4 * 1024 * 1024
     budget = ByteBudget(per_owner=size * 5 // 2)
-    async with connect_door(data_dir, budget=budget) as door, door.wire() as wire:
+    async with connect_door(data_dir, answers=budget) as door, door.wire() as wire:
         session_id = (await wire.ask("CreateSession", {"limits": {"output_bytes": size}})).json["session_id"]
         asked = {"session_id": session_id, "command": f"head -c {size} /dev/zero | tr '\\0' a"}
         async with door.wire() as first, door.wire() as second:

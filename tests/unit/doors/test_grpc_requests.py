@@ -17,9 +17,9 @@ from k8e._proto.stub import SandboxStub
 from k8e.byte_budget import ByteBudget
 from k8e.client import AsyncSandboxClient
 from k8e.client.channels import open_channel
-from k8e.doors.grpc.requests import RequestLate, Requests
+from k8e.doors.grpc.request_reader import RequestLate, RequestReader
 from k8e.doors.service.decoding import REQUEST_BYTES
-from k8e.errors import Exhausted, InvalidSpec
+from k8e.errors import InvalidSpec
 from k8e.model import OwnerId, RunId
 from tests.support.door import OpenDoor, open_door
 
@@ -84,16 +84,20 @@ class Arriving:
         return self._messages.pop(0)
 
 
+async def read(reader: RequestReader, owner: OwnerId, messages: Arriving) -> bytes:
+    return await reader.read(owner, messages, ByteBudget().open(owner))
+
+
 async def test_few_requests_of_one_owner_arrive_at_a_time_and_others_do_not_wait_for_them() -> None:
-    requests = Requests(arriving=2)
+    reader = RequestReader(at_once=2)
     callers = [Arriving(b"x") for _ in range(3)]
-    waiting = [asyncio.create_task(requests.receive(ONE, each, requests.reservation(ONE))) for each in callers]
+    waiting = [asyncio.create_task(read(reader, ONE, each)) for each in callers]
     async with asyncio.timeout(PATIENCE_S):
         for each in callers[:2]:
             await each.is_waited_for.wait()
         quick = Arriving(b"y")
         quick.comes.set()
-        assert await requests.receive(OTHER, quick, requests.reservation(OTHER)) == b"y"
+        assert await read(reader, OTHER, quick) == b"y"
         assert not callers[2].is_waited_for.is_set()
         callers[0].comes.set()
         await callers[2].is_waited_for.wait()
@@ -102,39 +106,45 @@ async def test_few_requests_of_one_owner_arrive_at_a_time_and_others_do_not_wait
         assert await asyncio.gather(*waiting) == [b"x"] * 3
 
 
-async def test_what_has_arrived_is_counted_by_owner_until_it_is_answered() -> None:
-    requests = Requests(held_bytes=10)
-    held = []
-
-    async def receive(owner: OwnerId, data: bytes) -> bytes:
-        caller = Arriving(data)
-        caller.comes.set()
-        held.append(requests.reservation(owner))
-        return await requests.receive(owner, caller, held[-1])
-
-    assert await receive(ONE, bytes(6)) == bytes(6)
-    with pytest.raises(Exhausted, match="hold too much memory"):
-        await receive(ONE, bytes(6))
-    assert await receive(OTHER, bytes(6)) == bytes(6)
-    held[0].close()
-    assert await receive(ONE, bytes(6)) == bytes(6)
-
-
 async def test_one_that_does_not_come_is_not_waited_for_for_ever() -> None:
-    requests = Requests(arriving=1, arrival_s=0.01)
     with pytest.raises(RequestLate):
-        await requests.receive(ONE, Arriving(b"x"), requests.reservation(ONE))
+        await read(RequestReader(at_once=1, read_s=0.01), ONE, Arriving(b"x"))
     empty = Arriving()
     empty.comes.set()
     with pytest.raises(InvalidSpec, match="no message"):
-        await Requests().receive(ONE, empty, requests.reservation(ONE))
+        await read(RequestReader(), ONE, empty)
+
+
+async def test_what_has_arrived_is_counted_by_owner_until_it_is_answered(tmp_path: Path) -> None:
+    budget = ByteBudget(per_owner=1000, floor=1000)
+    async with open_door(tmp_path, requests=budget) as door:
+        channel = open_channel(dataclasses.replace(door.target, socket=""))
+        try:
+            stub = SandboxStub(channel)
+            session_id = (await stub.CreateSession(pb.CreateSessionRequest())).session_id
+            held = pb.ExecRequest(session_id=session_id, command=f"sleep 300 # {'x' * 600}")
+            running = stub.Exec(held)
+            async with asyncio.timeout(PATIENCE_S):
+                while budget.held() < 600:
+                    await asyncio.sleep(0.01)
+            small, large = (pb.ExecRequest(session_id=session_id, command=f"true {'x' * size}") for size in (1, 600))
+            with pytest.raises(aio.AioRpcError, match="hold too much memory"):
+                await stub.Exec(large)
+            assert (await stub.Exec(small)).exit_code == 0
+            running.cancel()
+            async with asyncio.timeout(PATIENCE_S):
+                while budget.held():
+                    await asyncio.sleep(0.01)
+            assert (await stub.Exec(large)).exit_code == 0
+        finally:
+            await channel.close()
 
 
 async def test_output_that_its_owner_has_no_memory_for_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
-        open_door(tmp_path, budget=ByteBudget(per_owner=100, floor=100)) as door,
+        open_door(tmp_path, answers=ByteBudget(per_owner=100, floor=100)) as door,
         AsyncSandboxClient(target=door.target) as client,
     ):
         session_id = await client.create_session()

@@ -8,7 +8,7 @@ import pytest
 
 from k8e.model import GIB, MIB
 from k8e.substrate.local.disk_space import next_look_s, reserve_of, share_of
-from k8e.substrate.local.host.ext4 import Room
+from k8e.substrate.local.host.ext4 import DiskUsage
 
 
 def test_the_reserve_is_a_share_of_a_small_disk_and_bounded_on_a_large_one() -> None:
@@ -50,6 +50,6 @@ def test_looking_takes_no_more_than_a_fifth_of_the_time() -> None:
 
 
 def test_what_is_written_and_not_yet_on_the_hosts_disk_is_promised() -> None:
-    assert Room(used=10 * MIB, backed=4 * MIB, free=0).promised == 6 * MIB
-    assert Room(used=4 * MIB, backed=10 * MIB, free=0).promised == 0
-    assert Room(used=4 * MIB, backed=10 * MIB, free=0).stale == 6 * MIB
+    assert DiskUsage(used=10 * MIB, backed=4 * MIB, free=0).promised == 6 * MIB
+    assert DiskUsage(used=4 * MIB, backed=10 * MIB, free=0).promised == 0
+    assert DiskUsage(used=4 * MIB, backed=10 * MIB, free=0).stale == 6 * MIB

@@ -28,14 +28,14 @@ _log = logging.getLogger(__name__)
 _PER_TURN: Final = 32
 """Connections taken before everybody else has a turn: few enough for the turn to be short, and for what most of them ask
 to have arrived before the next."""
-_TOLD_PER_S: Final = 200
+_REFUSALS_PER_S: Final = 200
 """Of one user's connections that are turned away, those that hear why: telling it costs more than all the rest."""
-_ASIDE_S: Final = 1.0
+_CLOSE_AFTER_S: Final = 1.0
 """How long it takes until one that is turned away is closed, which is when it was told to come again."""
 _SWEEP_S: Final = 0.05
 _PAUSE_S: Final = 0.1
-_LACKING: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
-_SENT_AWAY: Final = answer_of(TOO_MANY)
+_OUT_OF_RESOURCES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+_REFUSAL: Final = answer_of(TOO_MANY)
 
 
 class Acceptor:
@@ -52,8 +52,8 @@ class Acceptor:
         self._operator = os.geteuid()
         bounds = state.bounds
         self._arrivals = Buckets(per_s=bounds.arrivals_per_s, burst=bounds.arrivals_per_s, clock=self._loop.time)
-        self._told = Buckets(per_s=_TOLD_PER_S, burst=_TOLD_PER_S, clock=self._loop.time)
-        self._aside: collections.deque[tuple[float, socket.socket]] = collections.deque()
+        self._refusals_sent = Buckets(per_s=_REFUSALS_PER_S, burst=_REFUSALS_PER_S, clock=self._loop.time)
+        self._closing: collections.deque[tuple[float, socket.socket]] = collections.deque()
         self._sweeping: asyncio.TimerHandle | None = None
         self._resuming: asyncio.TimerHandle | None = None
         self._loop.add_reader(sock, self._take)
@@ -64,7 +64,7 @@ class Acceptor:
         for timer in (self._resuming, self._sweeping):
             if timer is not None:
                 timer.cancel()
-        for _, accepted in self._aside:
+        for _, accepted in self._closing:
             accepted.close()
 
     def _take(self) -> None:
@@ -74,7 +74,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _LACKING:
+                if error.errno not in _OUT_OF_RESOURCES:
                     raise
                 self._pause(error)
                 return
@@ -83,9 +83,9 @@ class Acceptor:
     def _receive(self, accepted: socket.socket) -> None:
         uid = uid_of(accepted)
         if not self._has_room(uid):
-            if not self._told.take(str(uid)):
-                tell(accepted)
-            self._put_aside(accepted)
+            if not self._refusals_sent.take(str(uid)):
+                send_refusal(accepted)
+            self._close_later(accepted)
             return
         # Counted from now on: it begins a turn later.
         self._state.by_user[uid] += 1
@@ -107,18 +107,18 @@ class Acceptor:
             if not connection.has_begun:
                 self._state.by_user[uid] -= 1
 
-    def _put_aside(self, accepted: socket.socket) -> None:
+    def _close_later(self, accepted: socket.socket) -> None:
         """Close it later; where there are too many of them, the one that came first goes now."""
-        self._aside.append((self._loop.time() + _ASIDE_S, accepted))
-        if len(self._aside) > self._state.bounds.aside:
-            self._aside.popleft()[1].close()
+        self._closing.append((self._loop.time() + _CLOSE_AFTER_S, accepted))
+        if len(self._closing) > self._state.bounds.closing:
+            self._closing.popleft()[1].close()
         if self._sweeping is None:
             self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep)
 
     def _sweep(self) -> None:
-        while self._aside and self._aside[0][0] <= self._loop.time():
-            self._aside.popleft()[1].close()
-        self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep) if self._aside else None
+        while self._closing and self._closing[0][0] <= self._loop.time():
+            self._closing.popleft()[1].close()
+        self._sweeping = self._loop.call_later(_SWEEP_S, self._sweep) if self._closing else None
 
     def _pause(self, error: OSError) -> None:
         _log.warning("cannot take a connection", extra={"errno": error.errno})
@@ -126,6 +126,6 @@ class Acceptor:
         self._resuming = self._loop.call_later(_PAUSE_S, self._loop.add_reader, self._sock, self._take)
 
 
-def tell(accepted: socket.socket) -> None:
+def send_refusal(accepted: socket.socket) -> None:
     with contextlib.suppress(OSError):  # it is gone already
-        accepted.send(_SENT_AWAY, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        accepted.send(_REFUSAL, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from k8e.byte_budget import ByteBudget, ByteReservation
+from k8e.byte_budget import ByteReservation
 from k8e.doors.connect.bounds import Bounds
 from k8e.doors.connect.connections import CONNECTION, Connection
 from k8e.doors.connect.envelopes import END, enclosed
@@ -80,34 +80,29 @@ class App:
     def __init__(self, edge: Edge, bounds: Bounds) -> None:
         self._edge = edge
         self._body_s = bounds.body_s
-        # No bound over all users: how many there are is the machine's to say.
-        self._requests = ByteBudget(per_owner=bounds.user_bytes, floor=bounds.user_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection: Connection = scope["state"][CONNECTION]
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         try:
-            with (
-                connection.ending(task),
-                contextlib.closing(self._requests.open(str(connection.peer.uid))) as reservation,
-            ):
+            with connection.ending(task):
                 peer = UnixPeer(connection.peer.uid, connection.peer.pid)
-                await self._serve(scope, peer, Body(receive, reservation), Answer(send))
+                await self._serve(scope, peer, receive, Answer(send))
         except asyncio.CancelledError:
             if not connection.is_lost:
                 raise
 
-    async def _serve(self, scope: Scope, peer: UnixPeer, body: Body, answer: Answer) -> None:
+    async def _serve(self, scope: Scope, peer: UnixPeer, receive: Receive, answer: Answer) -> None:
         headers = headers_of(scope)
         route = find(scope["method"], scope["path"], headers)
         if isinstance(route, Failure):
             await answer.fail(route)
         elif route.is_streamed:
-            await self._stream(route, presented(peer, headers), body, answer)
+            await self._stream(route, presented(peer, headers), receive, answer)
         else:
-            await self._unary(route, presented(peer, headers), body, answer)
+            await self._unary(route, presented(peer, headers), receive, answer)
 
-    async def _unary(self, route: Route, shown: Presented, body: Body, answer: Answer) -> None:
+    async def _unary(self, route: Route, shown: Presented, receive: Receive, answer: Answer) -> None:
         trailers: dict[str, str] = {}
 
         with contextlib.ExitStack() as sent:
@@ -115,6 +110,8 @@ class App:
             async def work() -> list[Piece]:
                 call = self._call(route, shown, answer, trailers)
                 sent.callback(call.reservation.close)
+                body = Body(receive, self._edge.request_reservation(call.owner))
+                sent.callback(body.reservation.close)
                 data = await self._in_time(body.whole())
                 request = await self._edge.decoded(call.owner, data, route.decode)
                 made = await self._edge.answer(route.name, call, request)
@@ -128,13 +125,14 @@ class App:
                 beside = [(f"trailer-{name}", value) for name, value in trailers.items()]
                 await answer.whole(200, [("content-type", route.content_type), *beside], outcome)
 
-    async def _stream(self, route: Route, shown: Presented, body: Body, answer: Answer) -> None:
+    async def _stream(self, route: Route, shown: Presented, receive: Receive, answer: Answer) -> None:
         """The head goes out after the first message, not later: a caller may wait for it before it sends the rest."""
         trailers: dict[str, str] = {}
 
         async def work() -> None:
             call = self._call(route, shown, answer, trailers)
-            with contextlib.closing(call.reservation):
+            body = Body(receive, self._edge.request_reservation(call.owner))
+            with contextlib.closing(call.reservation), contextlib.closing(body.reservation):
                 request = await self._request(route, call.owner, body, answer)
                 message = await self._edge.answer(route.name, call, request)
                 if not route.method.server_streaming:

@@ -21,15 +21,13 @@ class Bounds:
     """How long their answers may then take to reach callers that are slow to read."""
     connections: int = 2048
     """Of one user at a time, far fewer than the server may open."""
-    silent: int = 128
+    pending: int = 128
     """Of those, connections whose first request has not come; whoever means it sends one at once. The operator has no
     bound but the one above."""
     arrivals_per_s: float = 2000.0
     """New connections of one user, but the operator; as many as there can be calls. Each costs a tenth of a millisecond."""
-    aside: int = 8192
+    closing: int = 8192
     """Connections of all users that were turned away and are closed a second later: one descriptor each, and nothing else."""
-    user_bytes: int = 256 * 1024 * 1024
-    """Memory that the requests of one user hold at a time: a few of the largest messages."""
 
 
 BOUNDS = Bounds()

@@ -49,7 +49,7 @@ class Listening(ServerState):
         self.bounds = bounds
         self.by_user: Counter[int] = Counter()
         """Connections that there are, or are about to be."""
-        self.silent: PendingConnections[Connection] = PendingConnections(each=bounds.silent, all=0)
+        self.pending: PendingConnections[Connection] = PendingConnections(each=bounds.pending, all=0)
         """Those whose first request has not come, but the operator's own."""
         self.operator = os.geteuid()
         self.is_closing = False
@@ -125,7 +125,7 @@ class Connection(HttpToolsProtocol):
         self._is_lost = True
         self._shared.hangups.forget(self._descriptor)
         self._shared.by_user[self.peer.uid] -= 1
-        self._shared.silent.discard(self.peer.uid, self)
+        self._shared.pending.discard(self.peer.uid, self)
         self._stop_head_timer()
         super().connection_lost(exc)
         self._shared.left()
@@ -174,7 +174,7 @@ class Connection(HttpToolsProtocol):
         if not self._is_early:
             self._wants_head = False
             self._stop_head_timer()
-            self._shared.silent.discard(self.peer.uid, self)
+            self._shared.pending.discard(self.peer.uid, self)
             if self.parser.should_upgrade():  # the parser then takes the body for another protocol's
                 self._refuse(Failure("unimplemented", "this connection stays HTTP/1.1: leave `upgrade` out"))
             else:
@@ -212,7 +212,7 @@ class Connection(HttpToolsProtocol):
 
     def _be_silent(self) -> None:
         if self.peer.uid != self._shared.operator:
-            leaving = self._shared.silent.add(self.peer.uid, self)
+            leaving = self._shared.pending.add(self.peer.uid, self)
             if leaving is not None:
                 leaving.transport.abort()
 

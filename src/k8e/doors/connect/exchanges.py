@@ -9,6 +9,7 @@ from typing import Any
 from k8e.byte_budget import ByteReservation
 from k8e.doors.connect.envelopes import Envelopes
 from k8e.doors.connect.errors import Failure
+from k8e.doors.service.call import too_much_memory
 from k8e.doors.service.encoding import Piece
 from k8e.doors.service.fields import MESSAGE_BYTES
 from k8e.errors import Exhausted, InvalidSpec
@@ -71,7 +72,7 @@ class Body:
 
     def _hold(self, count: int) -> None:
         if not self.reservation.resize(count):
-            raise Exhausted("your requests hold too much memory; wait for those that run", retry_after_s=1.0)
+            raise too_much_memory()
 
     async def _piece(self) -> bytes:
         """The next bytes; none at the end."""

@@ -54,7 +54,7 @@ class FrontSettings:
     handshake_s: float = 10.0
     connections: int = 4096
     """At once, over all addresses; beyond that a stranger goes for each that comes, or else the one that comes."""
-    of_one: int = 2048
+    connections_per_peer: int = 2048
     """Of one user or address, likewise."""
 
 
@@ -131,7 +131,7 @@ class Front:
         task.add_done_callback(lambda _task: accepted.close())
 
     def _has_room(self, holder: str) -> bool:
-        if self._by_holder[holder] >= self._settings.of_one:
+        if self._by_holder[holder] >= self._settings.connections_per_peer:
             return self._has_sent_away(self._strangers.pop(holder))
         return len(self._carrying) < self._settings.connections or self._has_sent_away(self._strangers.pop())
 

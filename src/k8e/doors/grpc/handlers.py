@@ -15,7 +15,7 @@ from grpc import aio
 
 from k8e.byte_budget import ByteReservation
 from k8e.doors.grpc.lobby import Lobby
-from k8e.doors.grpc.requests import RequestLate, Requests
+from k8e.doors.grpc.request_reader import RequestLate, RequestReader
 from k8e.doors.service import SERVICE
 from k8e.doors.service.call import trailing
 from k8e.doors.service.decoding import parsed
@@ -59,20 +59,20 @@ class GrpcCall:
 
 def handlers(edge: Edge, lobby: Lobby) -> grpc.GenericRpcHandler:
     """Every method of the service for callers whom the edge admits."""
-    requests = Requests()
-    table = {method.name: registered(edge, method, lobby, requests) for method in SERVICE.methods}
+    reader = RequestReader()
+    table = {method.name: registered(edge, method, lobby, reader) for method in SERVICE.methods}
     return grpc.method_handlers_generic_handler(SERVICE.full_name, table)
 
 
 def registered(
-    edge: Edge, method: MethodDescriptor, lobby: Lobby, requests: Requests
+    edge: Edge, method: MethodDescriptor, lobby: Lobby, reader: RequestReader
 ) -> grpc.RpcMethodHandler[Any, Any]:
     # A single request is read as a stream of one: gRPC would take it in, with all of its 64 MiB, before anybody has
     # asked whose it is.
     make = grpc.stream_stream_rpc_method_handler if method.server_streaming else grpc.stream_unary_rpc_method_handler
     # Requests stay bytes until the handler: gRPC would answer one that does not parse with a code of its own.
     handler: grpc.RpcMethodHandler[Any, Any] = make(
-        guarded(edge, method, lobby, requests), response_serializer=serialized
+        guarded(edge, method, lobby, reader), response_serializer=serialized
     )
     return handler
 
@@ -82,7 +82,7 @@ def serialized(answer: Message | bytes) -> bytes:
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
-def guarded(edge: Edge, method: MethodDescriptor, lobby: Lobby, requests: Requests) -> Handler:
+def guarded(edge: Edge, method: MethodDescriptor, lobby: Lobby, reader: RequestReader) -> Handler:
     """The edge of the door: identity before, the error table after."""
     kind, name = GetMessageClass(method.input_type), method.name
     decode: Callable[[bytes], Message] = functools.partial(parsed, kind)
@@ -96,16 +96,19 @@ def guarded(edge: Edge, method: MethodDescriptor, lobby: Lobby, requests: Reques
             await check_alive(context)
 
     async def one(pieces: AsyncIterator[bytes], context: Context, owner: OwnerId) -> Message:
-        held = requests.reservation(owner)
+        held = edge.request_reservation(owner)
         context.add_done_callback(lambda _: held.close())  # type: ignore[arg-type]  # the types want a class
-        return await edge.decoded(owner, await requests.receive(owner, pieces, held), decode)
+        return await edge.decoded(owner, await reader.read(owner, pieces, held), decode)
 
     async def handle(pieces: AsyncIterator[bytes], context: Context) -> Any:
         try:
             admitted = edge.admit(name, presented(context, lobby))
             lobby.welcome(context.peer())
-            read = each(pieces, context, admitted.owner) if method.client_streaming else None
-            request = read or await one(pieces, context, admitted.owner)
+            request: Message | AsyncIterator[Message]
+            if method.client_streaming:
+                request = each(pieces, context, admitted.owner)
+            else:
+                request = await one(pieces, context, admitted.owner)
             reservation = edge.reservation(admitted.owner)
             # A call is done when its answer has gone out, as fast as the caller takes it.
             context.add_done_callback(lambda _: reservation.close())  # type: ignore[arg-type]  # the types want a class

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from k8e.byte_budget import ByteReservation
-from k8e.errors import Denied
+from k8e.errors import Denied, Exhausted
 from k8e.identity.callers import Caller, Role
 from k8e.model import OwnerId
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["Call", "OfOwners", "trailing", "whose"]
+__all__ = ["Call", "OfOwners", "too_much_memory", "trailing", "whose"]
 
 
 class Call(Protocol):
@@ -48,6 +48,11 @@ class OfOwners(Protocol):
 
     @property
     def all_owners(self) -> bool: ...
+
+
+def too_much_memory() -> Exhausted:
+    """For a call whose request or answer finds no memory because the owner's other calls hold it."""
+    return Exhausted("your calls hold too much memory: use a stream, or wait for those that run", retry_after_s=1.0)
 
 
 def whose(call: Call, request: OfOwners, things: str) -> OwnerId | None:

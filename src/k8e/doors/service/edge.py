@@ -76,9 +76,11 @@ class Edge:
         *,
         steps: Sequence[Step] = (),
         refusals: Sequence[Refusal] = (),
-        budget: ByteBudget | None = None,
+        answers: ByteBudget | None = None,
+        requests: ByteBudget | None = None,
     ) -> None:
-        self._budget = budget or ByteBudget()
+        self._answers = answers or ByteBudget()
+        self._requests = requests or ByteBudget()
         self._service = service
         self._doorkeeper = doorkeeper
         self._steps = tuple(steps)
@@ -107,7 +109,11 @@ class Edge:
 
     def reservation(self, owner: str) -> ByteReservation:
         """What the memory of one answer is counted by, until it is sent and this is closed."""
-        return self._budget.open(owner)
+        return self._answers.open(owner)
+
+    def request_reservation(self, owner: str) -> ByteReservation:
+        """What the memory of one request is counted by, until it is answered and this is closed."""
+        return self._requests.open(owner)
 
     async def decoded(self, owner: str, data: bytes, decode: Callable[[bytes], M]) -> M:
         """A request; a large one is read off the event loop. Raises: InvalidSpec."""

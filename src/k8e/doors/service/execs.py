@@ -46,7 +46,7 @@ class ExecRpcs:
             run = await self._engine.start_run(call.owner, session_id, command(request), asked_by=asked_by)
             return started(run, request)
         result = await self._engine.exec(
-            call.owner, session_id, command(request), asked_by=asked_by, keep=call.reservation.grow
+            call.owner, session_id, command(request), asked_by=asked_by, reserve=call.reservation.grow
         )
         return await with_output(
             self._worker, call, answer(result, request), stdout=result.stdout, stderr=result.stderr

@@ -41,7 +41,7 @@ class NetworkRpcs:
         session_id = fields.session_id(request.session_id)
         packages = tuple(request.packages)
         result = await self._engine.pip_install(
-            call.owner, session_id, packages, asked_by=call.caller.identity, keep=call.reservation.grow
+            call.owner, session_id, packages, asked_by=call.caller.identity, reserve=call.reservation.grow
         )
         # What pip prints is short; where it is not, the end says what went wrong.
         output, _ = fields.text_and_bytes((result.stdout[-LARGE_BYTES:] + result.stderr[-LARGE_BYTES:])[-LARGE_BYTES:])

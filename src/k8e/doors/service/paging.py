@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
+
+from k8e.loop_turns import InTurns
+from k8e.model import PAGE_BYTES
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["PAGE_BYTES", "page"]
-
-PAGE_BYTES = 4 * 1024 * 1024
-"""Of one page; a single item may be larger."""
-
-AT_ONCE = 64
-"""Items between two looks at what else there is to do: less than a millisecond."""
+__all__ = ["page"]
 
 T = TypeVar("T")
 M = TypeVar("M", bound="Message")
 
 
 async def page(items: Sequence[T], message_of: Callable[[T], M]) -> list[M]:
-    """The messages of the first items, as many as fit."""
+    """The messages of the first items, as many as fit a page; a single one may be larger."""
     messages: list[M] = []
     size = 0
-    for number, item in enumerate(items):
-        if number % AT_ONCE == AT_ONCE - 1:
-            await asyncio.sleep(0)
+    async for item in InTurns(items):
         message = message_of(item)
         size += message.ByteSize()
         if messages and size > PAGE_BYTES:

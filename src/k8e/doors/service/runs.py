@@ -7,12 +7,11 @@ import asyncio
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.engine import Engine, RunView
 from k8e.doors.service import fields
-from k8e.doors.service.call import Call
+from k8e.doors.service.call import Call, too_much_memory
 from k8e.doors.service.encoding import LARGE_BYTES, FairWorker, LargeAnswer
 from k8e.doors.service.execs import exit_message, offsets, output_message, with_output
 from k8e.doors.service.network import denial_messages
 from k8e.doors.service.sessions import shown
-from k8e.errors import Exhausted
 from k8e.model import Outcome
 
 __all__ = ["RunRpcs"]
@@ -27,7 +26,7 @@ class RunRpcs:
         run_id = fields.run_id(request.run_id)
         size = self._engine.polled_bytes(call.owner, run_id)
         if not call.reservation.grow(size):
-            raise Exhausted("your calls hold too much memory; wait for those that run", retry_after_s=1.0)
+            raise too_much_memory()
         if size > LARGE_BYTES:
             run = await asyncio.to_thread(self._engine.poll_run, call.owner, run_id)
         else:

@@ -98,16 +98,16 @@ class HostDiskSpace:
         began = self._clock()
         with contextlib.ExitStack() as stack:
             disks = dict(self._disks(stack))
-            self._promised = sum(room.promised for room in disks.values())
+            self._promised = sum(usage.promised for usage in disks.values())
             left, reserve = self._left()
             headroom = left - self._promised
-            share = share_of((room.free for room in disks.values()), headroom, reserve)
-            for held, room in disks.items():
-                self._let_grow(held, share, room)
+            share = share_of((usage.free for usage in disks.values()), headroom, reserve)
+            for disk, usage in disks.items():
+                self._let_grow(disk, share, usage)
             self._tell(headroom)
             self._choose(disks, _STALE_BYTES_IN_NEED if headroom <= 0 else _STALE_BYTES)
         pause_s = next_look_s(share, self._clock() - began)
-        # None is held any more: this takes a while, and what is removed meanwhile should be gone at once.
+        # No disk is kept mounted by us now: trimming takes a while, and a sandbox that is removed meanwhile should go at once.
         return self._give_back(pause_s) if self._trimming is not None else pause_s
 
     def _left(self) -> tuple[int, int]:
@@ -118,30 +118,30 @@ class HostDiskSpace:
         reserve = reserve_of(host.f_blocks * host.f_frsize) if self._reserve is None else self._reserve
         return host.f_bavail * host.f_frsize - reserve, reserve
 
-    def _disks(self, stack: contextlib.ExitStack) -> Iterator[tuple[ext4.Held, ext4.Room]]:
+    def _disks(self, stack: contextlib.ExitStack) -> Iterator[tuple[ext4.MountedDisk, ext4.DiskUsage]]:
         """Everything that is mounted, until the stack is left."""
         for parent in (self._layout.sandboxes, self._layout.workspaces):
             for entry in os.scandir(parent):
                 root = parent / entry.name
-                held = stack.enter_context(ext4.opened(root / "disk", root / "disk.ext4"))
-                if held is None:
+                disk = stack.enter_context(ext4.mounted_disk(root / "disk", root / "disk.ext4"))
+                if disk is None:
                     continue
                 try:
-                    room = held.room()
+                    usage = disk.usage()
                 except OSError:
                     continue  # it is being removed
-                yield held, room
+                yield disk, usage
 
-    def _let_grow(self, held: ext4.Held, most: int, room: ext4.Room) -> None:
+    def _let_grow(self, disk: ext4.MountedDisk, most: int, usage: ext4.DiskUsage) -> None:
         try:
-            held.let_grow(most, room.free)
+            disk.let_grow(most, usage.free)
         except OSError as error:
-            self._complain(held, error)
+            self._complain(disk, error)
 
-    def _complain(self, held: ext4.Held, error: OSError) -> None:
+    def _complain(self, disk: ext4.MountedDisk, error: OSError) -> None:
         if not self._has_failed:
             self._has_failed = True
-            _log.error("cannot bound a sandbox's disk", extra={"disk": str(held.image), "error": str(error)})
+            _log.error("cannot bound a sandbox's disk", extra={"disk": str(disk.image), "error": str(error)})
 
     def _tell(self, headroom: int) -> None:
         if self._is_short == (headroom <= 0):
@@ -153,12 +153,12 @@ class HostDiskSpace:
         else:
             _log.warning("the host's disk has room again; sandboxes can grow", extra=where)
 
-    def _choose(self, disks: Mapping[ext4.Held, ext4.Room], least: int) -> None:
+    def _choose(self, disks: Mapping[ext4.MountedDisk, ext4.DiskUsage], least: int) -> None:
         """One at a time: the image that has most to give back, if that is enough to be worth it."""
-        self._after_trim = {held.image: self._after_trim.get(held.image, 0) for held in disks}
+        self._after_trim = {disk.image: self._after_trim.get(disk.image, 0) for disk in disks}
         if self._trimming is not None:
             return
-        gains = {held.image: room.stale - self._after_trim[held.image] for held, room in disks.items()}
+        gains = {disk.image: usage.stale - self._after_trim[disk.image] for disk, usage in disks.items()}
         most = max(gains, key=lambda image: gains[image], default=None)
         if most is not None and gains[most] >= least:
             self._trimming = most, 0
@@ -178,13 +178,13 @@ class HostDiskSpace:
 
     def _trimmed(self, image: Path, start: int) -> tuple[Path, int] | None:
         """One part of it; where it goes on."""
-        with ext4.opened(image.with_name("disk"), image) as held:
-            if held is None:
+        with ext4.mounted_disk(image.with_name("disk"), image) as disk:
+            if disk is None:
                 return None
             try:
-                if held.trim(start, _PART):
+                if disk.trim(start, _PART):
                     return image, start + _PART
-                self._after_trim[image] = held.room().stale
+                self._after_trim[image] = disk.usage().stale
             except OSError as error:
-                self._complain(held, error)
+                self._complain(disk, error)
         return None

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Held", "Room", "opened"]
+__all__ = ["DiskUsage", "MountedDisk", "mounted_disk"]
 
 _FITRIM = 0xC0185879
 _LEAST_HOLE = 64 * 1024
@@ -24,8 +24,8 @@ _SECTOR = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """Bytes, as they are now."""
+class DiskUsage:
+    """How much of a disk is used, in bytes, inside and on the host."""
 
     used: int
     """Taken inside, also by what is still on its way to the image."""
@@ -45,18 +45,18 @@ class Room:
         return max(self.backed - self.used, 0)
 
 
-class Held:
-    """One of them, kept from being unmounted meanwhile, so that its device is nobody else's."""
+class MountedDisk:
+    """A mounted image. The open descriptor keeps it mounted, so that its device number stays its own."""
 
     def __init__(self, descriptor: int, image: Path) -> None:
         self._descriptor = descriptor
         self.image = image
 
-    def room(self) -> Room:
+    def usage(self) -> DiskUsage:
         """Raises: OSError."""
         inside, outside = os.fstatvfs(self._descriptor), self.image.stat()
         blocks, inodes = inside.f_blocks - inside.f_bfree, inside.f_files - inside.f_ffree
-        return Room(
+        return DiskUsage(
             used=blocks * inside.f_frsize + inodes * _INODE_BYTES,
             backed=outside.st_blocks * _SECTOR,
             free=inside.f_bfree * inside.f_frsize,
@@ -87,7 +87,7 @@ class Held:
 
 
 @contextlib.contextmanager
-def opened(mountpoint: Path, image: Path) -> Iterator[Held | None]:
+def mounted_disk(mountpoint: Path, image: Path) -> Iterator[MountedDisk | None]:
     """What is mounted there; None where nothing is (any more)."""
     try:
         descriptor = os.open(mountpoint, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -95,7 +95,7 @@ def opened(mountpoint: Path, image: Path) -> Iterator[Held | None]:
         yield None
         return
     try:
-        yield Held(descriptor, image) if _is_mounted(descriptor, image) else None
+        yield MountedDisk(descriptor, image) if _is_mounted(descriptor, image) else None
     finally:
         os.close(descriptor)
 
