@@ -1,10 +1,9 @@
-"""Free space on the host's disk, divided among the sandboxes' disks: theirs are full before the host's is.
+"""Divides the free space of the host's disk among the sandboxes' disks, so that theirs are full before the host's is.
 
-Disks are sparse, so together they may promise more than there is, and a write whose block finds no room on the host is lost
-after its program was told that it is done. So what is left of the host's disk beyond a reserve is divided among them, and
-nobody may grow by more than its share until the next look; what was written and is not yet on the host's disk counts as
-taken. Beyond that, `write` fails with ENOSPC inside; it works again as soon as there is room. Bounds are not remembered:
-every look starts from what is mounted.
+Disks are sparse: together they promise more than there is. A write that finds no block on the host is lost after its
+program was told that it succeeded. So each disk may grow only by its share of what is free beyond a reserve, until the next
+round; data that is written inside but not yet in the image counts as used. At its bound `write` fails with ENOSPC, and
+works again when there is space. Nothing is remembered: every round starts from what is mounted. ADR 16 has the details.
 """
 
 from __future__ import annotations
