@@ -66,7 +66,7 @@ def _backed(disk: Path) -> int:
 def test_between_two_looks_all_together_take_no_more_than_there_is(place: Path) -> None:
     with _disks(place, 6) as disks:
         leave(place, RESERVE + 120 * MIB)
-        HostDiskSpace(Layout(place), RESERVE).look()
+        HostDiskSpace(Layout(place), RESERVE).set_bounds()
         taken = [_take(disk) for disk in disks]
     assert min(taken) > 15 * MIB
     assert sum(taken) <= 120 * MIB + RESERVE // 2
@@ -75,7 +75,7 @@ def test_between_two_looks_all_together_take_no_more_than_there_is(place: Path) 
 def test_a_disk_alone_may_take_all_that_is_left_at_once(place: Path) -> None:
     with _disks(place, 1) as disks:
         leave(place, RESERVE + 120 * MIB)
-        HostDiskSpace(Layout(place), RESERVE).look()
+        HostDiskSpace(Layout(place), RESERVE).set_bounds()
         assert 110 * MIB < _take(disks[0]) <= 120 * MIB
 
 
@@ -83,10 +83,10 @@ def test_who_takes_more_is_given_more_at_the_next_look(place: Path) -> None:
     with _disks(place, 6) as disks:
         leave(place, RESERVE + 120 * MIB)
         room, taken = HostDiskSpace(Layout(place), RESERVE), 0
-        room.look()
+        room.set_bounds()
         while more := _take(disks[0]):
             taken += more
-            room.look()
+            room.set_bounds()
         assert 110 * MIB < taken <= 120 * MIB
         assert max(_take(disk) for disk in disks[1:]) < 20 * MIB
 
@@ -103,7 +103,7 @@ def test_what_was_freed_comes_back_in_parts_with_a_look_before_each(place: Path)
         # However slow it is: by this clock every part takes longer than a look may be late.
         room, seen = HostDiskSpace(Layout(place), RESERVE, clock=map(float, itertools.count()).__next__), [full]
         while seen[-1] > before + 20 * MIB and len(seen) < 20:
-            room.look()
+            room.set_bounds()
             seen.append(_backed(disks[0]))
         given_back = [earlier - later for earlier, later in itertools.pairwise(seen)]
         assert seen[-1] <= before + 20 * MIB

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from k8e.model import GIB, MIB
-from k8e.substrate.local.disk_space import next_look_s, reserve_of, share_of
+from k8e.substrate.local.disk_space import next_round_s, reserve_of, share_of
 from k8e.substrate.local.host.ext4 import DiskUsage
 
 
@@ -17,7 +17,7 @@ def test_the_reserve_is_a_share_of_a_small_disk_and_bounded_on_a_large_one() -> 
 
 
 def test_one_looks_sooner_the_less_is_left() -> None:
-    pauses = [next_look_s(share, 0.0) for share in (-GIB, 0, 100 * MIB, GIB, 100 * GIB)]
+    pauses = [next_round_s(share, 0.0) for share in (-GIB, 0, 100 * MIB, GIB, 100 * GIB)]
     assert pauses == sorted(pauses)
     assert pauses[0] < 0.1
     assert pauses[-1] == 1.0
@@ -46,7 +46,7 @@ def test_what_some_cannot_take_is_shared_by_the_others() -> None:
 
 
 def test_looking_takes_no_more_than_a_fifth_of_the_time() -> None:
-    assert next_look_s(0, 0.5) == 2.0
+    assert next_round_s(0, 0.5) == 2.0
 
 
 def test_what_is_written_and_not_yet_on_the_hosts_disk_is_promised() -> None:

@@ -20,15 +20,15 @@ from k8e.model import GIB, MIB
 from k8e.substrate.local.host import ext4
 from k8e.substrate.local.layout import Layout
 
-__all__ = ["HostDiskSpace", "next_look_s", "reserve_of", "share_of"]
+__all__ = ["HostDiskSpace", "next_round_s", "reserve_of", "share_of"]
 
 _log = logging.getLogger(__name__)
 
 _RESERVE_MOST = GIB
 _RESERVE_SHARE = 20
 _FASTEST = 4 * GIB
-"""Bytes a second that one sandbox may write without meeting the end of its share before the next look."""
-_LOOK_S = (0.02, 1.0)
+"""Bytes a second that one sandbox may write without meeting the end of its share before the next round."""
+_ROUND_S = (0.02, 1.0)
 _UNKNOWN = 2**60
 """Some file systems do not say how large they are."""
 _STALE_BYTES = 64 * MIB
@@ -42,7 +42,7 @@ _TRIM_AGAIN_S = 0.1
 def reserve_of(total_bytes: int) -> int:
     """What is kept free where the operator says nothing: a twentieth of the disk, at most 1 GiB.
 
-    It has to take what several write at once between two looks, the host's own book-keeping, and the server's records.
+    It has to take what several write at once between two rounds, the host's own book-keeping, and the server's records.
     """
     return min(total_bytes // _RESERVE_SHARE, _RESERVE_MOST)
 
@@ -63,9 +63,9 @@ def share_of(free: Iterable[int], headroom: int, reserve: int) -> int:
     return share // MIB * MIB
 
 
-def next_look_s(share: int, took_s: float) -> float:
-    """The pause until the next look: the sooner, the less each may take, and at most a fifth of one core's time."""
-    least, most = _LOOK_S
+def next_round_s(share: int, took_s: float) -> float:
+    """The pause until the next round: the sooner, the less each may take, and at most a fifth of one core's time."""
+    least, most = _ROUND_S
     return max(min(max(share / _FASTEST, least), most), 4 * took_s)
 
 
@@ -83,7 +83,7 @@ class HostDiskSpace:
         self._trimming: tuple[Path, int] | None = None
         """The image that is being gone through, and where that goes on."""
         self._promised = 0
-        """What the host's disk still had to take at the last look."""
+        """What the host's disk still had to take at the last round."""
         self._is_short = False
         self._has_failed = False
 
@@ -92,8 +92,8 @@ class HostDiskSpace:
         if self._left()[0] <= self._promised:
             raise DiskFull(str(self._layout.data_dir), "what is left there is the reserve")
 
-    def look(self) -> float:
-        """See what is left, and say to every disk how far it may grow; returns the pause until the next look."""
+    def set_bounds(self) -> float:
+        """One round: tell every disk how far it may grow. Returns the pause until the next."""
         began = self._clock()
         with contextlib.ExitStack() as stack:
             disks = dict(self._disks(stack))
@@ -103,11 +103,11 @@ class HostDiskSpace:
             share = share_of((usage.free for usage in disks.values()), headroom, reserve)
             for disk, usage in disks.items():
                 self._let_grow(disk, share, usage)
-            self._tell(headroom)
-            self._choose(disks, _STALE_BYTES_IN_NEED if headroom <= 0 else _STALE_BYTES)
-        pause_s = next_look_s(share, self._clock() - began)
+            self._log_shortage(headroom)
+            self._choose_trim(disks, _STALE_BYTES_IN_NEED if headroom <= 0 else _STALE_BYTES)
+        pause_s = next_round_s(share, self._clock() - began)
         # No disk is kept mounted by us now: trimming takes a while, and a sandbox that is removed meanwhile should go at once.
-        return self._give_back(pause_s) if self._trimming is not None else pause_s
+        return self._trim_for_a_moment(pause_s) if self._trimming is not None else pause_s
 
     def _left(self) -> tuple[int, int]:
         """What is left beyond the reserve, and the reserve."""
@@ -142,7 +142,7 @@ class HostDiskSpace:
             self._has_failed = True
             _log.error("cannot bound a sandbox's disk", extra={"disk": str(disk.image), "error": str(error)})
 
-    def _tell(self, headroom: int) -> None:
+    def _log_shortage(self, headroom: int) -> None:
         if self._is_short == (headroom <= 0):
             return
         self._is_short = headroom <= 0
@@ -152,7 +152,7 @@ class HostDiskSpace:
         else:
             _log.warning("the host's disk has room again; sandboxes can grow", extra=where)
 
-    def _choose(self, disks: Mapping[ext4.MountedDisk, ext4.DiskUsage], least: int) -> None:
+    def _choose_trim(self, disks: Mapping[ext4.MountedDisk, ext4.DiskUsage], least: int) -> None:
         """One at a time: the image that has most to give back, if that is enough to be worth it."""
         self._after_trim = {disk.image: self._after_trim.get(disk.image, 0) for disk in disks}
         if self._trimming is not None:
@@ -162,20 +162,20 @@ class HostDiskSpace:
         if most is not None and gains[most] >= least:
             self._trimming = most, 0
 
-    def _give_back(self, pause_s: float) -> float:
-        """Go on with it for a moment; returns what is left of the pause, so that the next look is not late.
+    def _trim_for_a_moment(self, pause_s: float) -> float:
+        """Go on with it for a moment; returns what is left of the pause, so that the next round is not late.
 
         At intervals and not at every deletion (`-o discard`): that made deleting 20,000 small files eleven times slower.
         """
         began = now = self._clock()
         while self._trimming is not None and now - began < _TRIM_S:
-            self._trimming = self._trimmed(*self._trimming)
+            self._trimming = self._trim_part(*self._trimming)
             now = self._clock()
         if self._trimming is not None:
             pause_s = min(pause_s, _TRIM_AGAIN_S)
         return max(pause_s - (now - began), 0.0)
 
-    def _trimmed(self, image: Path, start: int) -> tuple[Path, int] | None:
+    def _trim_part(self, image: Path, start: int) -> tuple[Path, int] | None:
         """One part of it; where it goes on."""
         with ext4.mounted_disk(image.with_name("disk"), image) as disk:
             if disk is None:

@@ -66,7 +66,7 @@ _DIAL_TIMEOUT_S = 10.0
 _DIAL_RETRY_S = 0.002
 _DIAL_RETRY_MAX_S = 0.1
 """An agent that was rewritten may stop listening for good; trying every few milliseconds is for one that starts."""
-_LOOK_AGAIN_S = 1.0
+_RETRY_BOUNDS_S = 1.0
 _UNTRIED = "installed, and not tried yet because the disk is full"
 _OWN_PROCESSES = 6
 """Runners and parked interpreters wait in the commands' group, and are no part of what a session may have; the agent
@@ -105,8 +105,8 @@ class LocalSubstrate:
         self._prepare_directories()
         self._blocks = Blocks(self._layout.data_dir, {found.block for found in record.load_all(self._layout)})
         self._turns = Turns()
-        self._room = HostDiskSpace(self._layout, settings.reserve_disk)
-        self._looks = Threads("k8e-room", 1)
+        self._disk_space = HostDiskSpace(self._layout, settings.reserve_disk)
+        self._bounding = Threads("k8e-disk-space", 1)
 
     @property
     def data_dir(self) -> Path:
@@ -160,7 +160,7 @@ class LocalSubstrate:
         sandbox = SandboxId(f"probe-{runtime}-{secrets.token_hex(4)}")
         try:
             kernel.check()
-            self._room.check()
+            self._disk_space.check()
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
                 await self._create(sandbox, Template(runtime=runtime), await self._boots.run(self._images.base, "host"))
                 link = await self.dial(sandbox)
@@ -174,10 +174,10 @@ class LocalSubstrate:
     async def tend(self) -> None:
         while True:
             try:
-                pause_s = await self._looks.run(self._room.look)
+                pause_s = await self._bounding.run(self._disk_space.set_bounds)
             except OSError as error:
                 _log.warning("cannot see how much room there is", extra={"error": str(error)})
-                pause_s = _LOOK_AGAIN_S
+                pause_s = _RETRY_BOUNDS_S
             await asyncio.sleep(pause_s)
 
     # --- life and death --------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class LocalSubstrate:
     async def create(self, sandbox: SandboxId, template: Template) -> None:
         kernel.check()
         self._driver(template.runtime)
-        self._room.check()
+        self._disk_space.check()
         await self._create(sandbox, template, await self._boots.run(self._ready_image, template))
 
     def _ready_image(self, template: Template) -> Image:
@@ -425,7 +425,7 @@ class LocalSubstrate:
 
     async def create_workspace(self, workspace: WorkspaceId, disk_bytes: int) -> None:
         if not self._layout.workspace(workspace).image.exists():
-            self._room.check()
+            self._disk_space.check()
         await self._boots.run(self._with_workspaces, self._workspaces.create, workspace, disk_bytes)
 
     async def delete_workspace(self, workspace: WorkspaceId) -> None:
