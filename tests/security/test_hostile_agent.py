@@ -564,9 +564,12 @@ async def test_output_of_a_command_that_never_starts_is_not_kept_without_bound(t
                     await stream.started()
 
 
-async def test_the_control_output_before_the_news_of_a_start_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [None, 0])
+async def test_the_control_output_before_the_news_of_a_start_is_kept(tmp_path: Path, first: int | None) -> None:
+    """Zero is what an agent says of an interpreter that was ready before its pid was known; the pid follows."""
+
     def answer(mux: Mux, number: int, item: Opened) -> None:
-        _talks(MIB, pid=None)(mux, number, item)
+        _talks(MIB, pid=first)(mux, number, item)
         mux.event(number, "started", {"pid": 7}, after_data=True)
 
     with _impostor(tmp_path, answer) as impostor:

@@ -290,7 +290,7 @@ class ExecStream:
 
     def _event(self, event: Event) -> Item | None:
         if event.name == "started":
-            self.pid = answers.integer(event.fields, "pid", least=1, most=answers.INT32)
+            self.pid = answers.integer(event.fields, "pid", most=answers.INT32)
         if event.name != "exited":
             return None
         # Not forgotten yet: the caller has not heard of it, and after our death comes back for it.
