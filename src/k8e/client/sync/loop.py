@@ -28,6 +28,8 @@ class LoopThread:
 
     def _start(self) -> None:
         self._pid = os.getpid()
+        self._submitting = threading.Lock()
+        """Held while a call is handed over, and while closing begins: no call comes after those that are ended."""
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_handle)
         self._thread = threading.Thread(target=_serve, args=(self._loop,), name="k8e client", daemon=True)
@@ -35,13 +37,15 @@ class LoopThread:
 
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run to the end; an interrupt here cancels it there, and waits until that is said."""
+        ended = threading.Event()
         try:
-            loop = self._ready()
+            self._ready()
+            with self._submitting:
+                self._check_open()
+                future = asyncio.run_coroutine_threadsafe(_announced(coroutine, ended), self._loop)
         except RuntimeError:
             coroutine.close()
             raise
-        ended = threading.Event()
-        future = asyncio.run_coroutine_threadsafe(_announced(coroutine, ended), loop)
         try:
             return future.result()
         except BaseException:
@@ -58,10 +62,11 @@ class LoopThread:
         if self._closed:
             return
         self._ready()
+        with self._submitting:
+            self._closed = True
         # Other threads may still wait for answers: each is woken, because from now on nobody answers.
-        self.wait(_end_others())
-        self.wait(self._loop.shutdown_asyncgens())
-        self._closed = True
+        asyncio.run_coroutine_threadsafe(_end_others(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._loop.shutdown_asyncgens(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -72,9 +77,13 @@ class LoopThread:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _ready(self) -> asyncio.AbstractEventLoop:
+    def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError("the client is closed: make another")
+
+    def _ready(self) -> None:
+        """Have a loop that runs in this process. Raises: RuntimeError."""
+        self._check_open()
         if threading.current_thread() is self._thread and self._pid == os.getpid():
             raise RuntimeError("called from the client's own thread (a callback?), which would wait for itself")
         with self._starting:
@@ -82,7 +91,6 @@ class LoopThread:
                 # Threads do not survive a fork. The loop is kept untouched: its selector is shared with the parent.
                 self._inherited.append(self._loop)
                 self._start()
-        return self._loop
 
 
 def is_somebody_elses(trouble: Mapping[str, Any]) -> bool:
