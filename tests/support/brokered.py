@@ -28,7 +28,7 @@ VALUE = "sk-live-THE-REAL-VALUE-of-this-test"
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Guest:
     """A sandbox as the broker knows it."""
 

@@ -15,19 +15,21 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import h11
 
 from k8e.egress.authority import Authority
+from k8e.egress.content_encoding import Decoder
 from k8e.egress.desk import Desk, Dial, Member
 from k8e.egress.http import LIMIT, Refused
-from k8e.egress.scrub import Decoder, Scrubber, UnknownEncoding
+from k8e.egress.scrub import Masked, Scrubber, in_pieces
+from k8e.egress.spellings import SecretPattern, Unsearchable
 from k8e.egress.swap import Swap
 from k8e.egress.tls import TlsStream
 from k8e.egress.turns import Turns, Worker
 from k8e.egress.upstream import Unreachable
-from k8e.model import Decision, SandboxId, Verdict
+from k8e.model import Decision, Grant, SandboxId, Verdict
 
 __all__ = ["Broker", "Trust"]
 
@@ -68,6 +70,7 @@ class Broker:
         self._authority = authority
         self._trust = trust
         self._turns: WeakValueDictionary[SandboxId, Turns] = WeakValueDictionary()
+        self._patterns = _Patterns()
 
     async def __call__(
         self, client: socket.socket, first_bytes: bytes, name: str, member: Member, dial: Dial, desk: Desk
@@ -79,12 +82,30 @@ class Broker:
         context = self._authority(member).context(name)
         near = TlsStream(client, context, server_side=True, first=first_bytes)
         turns = self._turns.setdefault(member.sandbox, Turns())
-        connection = _Connection(near, name, member, desk, Worker(turns))
+        connection = _Connection(near, name, member, desk, Worker(turns), self._patterns)
         try:
             await connection.run(dial, self._trust())
         except (OSError, h11.ProtocolError, TimeoutError) as error:
             _log.debug("a brokered connection broke off", extra={"host": name, "error": type(error).__name__})
         return near.bytes_in, near.bytes_out
+
+
+class _Patterns:
+    """What finds the values of each sandbox's grants, for as long as it has them: each takes a millisecond or two to make."""
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Member, dict[str, SecretPattern]] = WeakKeyDictionary()
+
+    async def of(self, member: Member, grants: tuple[Grant, ...], worker: Worker) -> tuple[Masked, ...]:
+        valued = [grant for grant in grants if grant.value]
+        known = self._known.get(member, {})
+        fresh: dict[str, SecretPattern] = {}
+        for grant in valued:
+            if grant.value not in fresh:
+                fresh[grant.value] = known.get(grant.value) or SecretPattern(grant.value.encode())
+                await worker.breathe()
+        self._known[member] = fresh
+        return tuple(Masked(fresh[grant.value], grant.placeholder.encode()) for grant in valued)
 
 
 _Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
@@ -95,8 +116,11 @@ class _Over(Exception):
 
 
 class _Connection:
-    def __init__(self, near: TlsStream, name: str, member: Member, desk: Desk, worker: Worker) -> None:
+    def __init__(
+        self, near: TlsStream, name: str, member: Member, desk: Desk, worker: Worker, patterns: _Patterns
+    ) -> None:
         self._worker = worker
+        self._patterns = patterns
         self._near = near
         self._far: TlsStream | None = None
         self._name = name
@@ -104,7 +128,8 @@ class _Connection:
         self._desk = desk
         self._inside = h11.Connection(h11.SERVER, max_incomplete_event_size=LIMIT)
         self._outside = h11.Connection(h11.CLIENT, max_incomplete_event_size=LIMIT)
-        self._swap = Swap(name, member.grants)
+        self._swap = Swap(name, (), ())
+        """Of the request that is served; before the first one there is nothing to swap."""
         self._answered = asyncio.Event()
         self._is_switched = False
         self._wants_body = True
@@ -192,7 +217,8 @@ class _Connection:
 
     async def _judged(self, request: h11.Request) -> h11.Request:
         """With the grants of this moment: a secret may have been changed or taken away since the last request."""
-        self._swap = Swap(self._name, self._member.grants)
+        if self._swap.grants is not (grants := self._member.grants):
+            self._swap = Swap(self._name, grants, await self._patterns.of(self._member, grants, self._worker))
         try:
             return self._swap.request(request)
         except Refused as refused:
@@ -259,15 +285,21 @@ class _Connection:
     # --- from the host to the sandbox --------------------------------------------------------------------------------
 
     async def _inwards(self) -> None:
-        while not self._is_switched:
-            event = await self._told()
-            if isinstance(event, h11.InformationalResponse):
-                await self._inform(event)
-            elif isinstance(event, h11.Response):
-                await self._answer(event)
-            else:
-                raise _Over
-        await self._stream_in()
+        try:
+            while not self._is_switched:
+                event = await self._told()
+                if isinstance(event, h11.InformationalResponse):
+                    await self._inform(event)
+                elif isinstance(event, h11.Response):
+                    await self._answer(event)
+                else:
+                    raise _Over
+            await self._stream_in()
+        except Unsearchable as error:
+            reason = f"{self._name} answered in a form that cannot be looked into ({error})"
+            self._deny(reason, protocol="http")
+            await self._refuse(502, reason)
+            raise _Over from error
 
     async def _inform(self, event: h11.InformationalResponse) -> None:
         await self._send_in(self._swap.information(event))
@@ -277,13 +309,7 @@ class _Connection:
 
     async def _answer(self, response: h11.Response) -> None:
         has_body = self._wants_body and response.status_code not in _BODILESS
-        try:
-            answer = self._swap.response(response, has_body=has_body)
-        except UnknownEncoding as error:
-            reason = f"{self._name} answered in an encoding that cannot be looked into ({error})"
-            self._deny(reason, protocol="http")
-            await self._refuse(502, reason)
-            raise _Over from error
+        answer = self._swap.response(response, has_body=has_body)
         await self._send_in(answer.head)
         async for piece in self._body(answer.decoder):
             await self._send_in(h11.Data(data=piece))
@@ -298,10 +324,11 @@ class _Connection:
             event = await self._told(scrubber)
             if not isinstance(event, h11.Data):
                 break
-            for piece in decoder.feed(bytes(event.data)) if decoder else (bytes(event.data),):
-                await self._worker.breathe()
-                if clean := scrubber.feed(piece):
-                    yield clean
+            for large in decoder.feed(bytes(event.data)) if decoder else (bytes(event.data),):
+                for piece in in_pieces(large):
+                    await self._worker.breathe()
+                    if clean := scrubber.feed(piece):
+                        yield clean
         if decoder is not None and not decoder.is_complete():
             raise _Over  # cut off: the sandbox must not take it for the whole
         if rest := scrubber.release():
@@ -335,9 +362,10 @@ class _Connection:
         scrubber: Scrubber = self._swap.scrubber()
         data, _ = self._outside.trailing_data
         while self._far is not None:
-            if data and (clean := scrubber.feed(data)):
-                await self._near.write(clean)
-            await self._worker.breathe()
+            for piece in in_pieces(data):
+                if clean := scrubber.feed(piece):
+                    await self._near.write(clean)
+                await self._worker.breathe()
             if await self._is_quiet(scrubber):
                 await self._near.write(scrubber.release())
             data = await self._far.read()
@@ -380,7 +408,7 @@ class _Connection:
 
 async def _until_over(direction: Coroutine[None, None, None]) -> None:
     """One direction's end as a value: an exception would be the group's."""
-    with contextlib.suppress(_Over, OSError, h11.ProtocolError, UnknownEncoding):
+    with contextlib.suppress(_Over, OSError, h11.ProtocolError):
         await direction
 
 

@@ -23,7 +23,7 @@ __all__ = ["Member", "Members"]
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Member:
     """One sandbox. Without a policy of its own it reaches nothing."""
 

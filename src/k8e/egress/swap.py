@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import h11
 
+from k8e.egress.content_encoding import Decoder, decoder
 from k8e.egress.http import Refused, Terms, basic_credentials, judge
-from k8e.egress.scrub import Decoder, Scrubber, decoder, disguises
+from k8e.egress.scrub import Masked, Scrubber
 from k8e.egress.watch import Watch
 from k8e.model import Grant
 
@@ -34,6 +35,8 @@ class Swap:
 
     name: str
     grants: tuple[Grant, ...]
+    secrets: tuple[Masked, ...]
+    """The values of the grants, as they are found in what comes back."""
 
     def request(self, request: h11.Request) -> h11.Request:
         """The request with values in it. Raises: Refused, also for a placeholder where it is not for."""
@@ -60,13 +63,10 @@ class Swap:
 
     def scrubber(self) -> Scrubber:
         """For everything that comes back."""
-        replacements: dict[bytes, bytes] = {}
-        for grant in filter(_has_value, self.grants):
-            replacements |= disguises(grant.value.encode(), grant.placeholder.encode())
-        return Scrubber(replacements)
+        return Scrubber(self.secrets)
 
     def response(self, response: h11.Response, *, has_body: bool) -> Answer:
-        """Raises: scrub.UnknownEncoding when its body is in a form that we cannot look into."""
+        """Raises: Unsearchable when its head or the encoding of its body cannot be looked into."""
         headers = self.scrubbed(response.headers.raw_items())
         undo = None
         if has_body:
@@ -84,7 +84,7 @@ class Swap:
         return Answer(head, undo)
 
     def information(self, event: h11.InformationalResponse) -> h11.InformationalResponse:
-        """A response before the response."""
+        """A response before the response. Raises: Unsearchable."""
         return h11.InformationalResponse(
             status_code=event.status_code,
             headers=self.scrubbed(event.headers.raw_items()),

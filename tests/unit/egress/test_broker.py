@@ -111,6 +111,58 @@ async def test_plain_bodies_are_scrubbed_however_they_are_framed(framing: str) -
     assert body == b"a" + WORD.encode().ljust(len(SECRET), b"*") + b"b"
 
 
+SPELLINGS = {
+    "json of php": SECRET.replace(b"-", rb"\u002D").replace(b"/", rb"\/"),
+    "json within json": b"".join(rb"\\u%04x" % char for char in SECRET),
+    "percent codes": b"".join(b"%%%02x" % char for char in SECRET),
+    "entities": b"".join(b"&#%d;" % char for char in SECRET),
+    "base64url": base64.urlsafe_b64encode(b"me:" + SECRET),
+    "digits": SECRET.hex().encode(),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=list(SPELLINGS))
+async def test_other_spellings_of_the_value_are_scrubbed_in_body_and_header(spelling: bytes) -> None:
+    async with open_rig(Host(plain(b'{"you": "' + spelling + b'"}', f"X-You: {spelling.decode()}"))) as rig:
+        answer = await rig.ask("GET / HTTP/1.1", AUTHORIZED)
+    assert answer.count(WORD.encode()[:32]) == 2
+    assert spelling[8:-8] not in answer
+    assert answer.endswith(b'"}'), "the length is what it was"
+
+
+async def test_a_body_that_takes_too_long_to_search_is_cut_and_told() -> None:
+    body = b"%25" * 100_000
+    async with open_rig(Host(plain(body))) as rig:
+        rig.guest.grants = (Grant(host=HOST, header="authorization", placeholder=WORD, value="%25" * 1000 + "x"),)
+        answer = await rig.ask("GET / HTTP/1.1", AUTHORIZED)
+    assert len(answer) < len(body)
+    assert [each.verdict for each in rig.told] == [Verdict.DENIED]
+    assert "cannot be looked into" in rig.told[0].reason
+
+
+async def test_events_of_a_stream_are_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one is there before the next one is sent, though nothing is let go because of a pause."""
+    monkeypatch.setattr(broker, "_QUIET_S", 60.0)
+    seen = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        for count in range(3):
+            writer.write(b"data: %d\n\n" % count)
+            await writer.drain()
+            await seen.wait()
+            seen.clear()
+
+    async with open_rig(handle) as rig:
+        reader, writer = await rig.connect()
+        writer.write(f"GET / HTTP/1.1\r\nHost: {HOST}\r\n{AUTHORIZED}\r\n\r\n".encode())
+        for count in range(3):
+            await reader.readuntil(b"data: %d\n\n" % count)
+            seen.set()
+        writer.close()
+
+
 async def test_a_value_split_across_reads_and_chunks_is_scrubbed(monkeypatch: pytest.MonkeyPatch) -> None:
     # However busy the machine is: none of these pieces is so late that what is held goes out without it.
     monkeypatch.setattr(broker, "_QUIET_S", 60.0)

@@ -10,20 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k8e.egress.http import Refused
+from k8e.egress.scrub import Masked
+from k8e.egress.spellings import SecretPattern
 from k8e.egress.swap import Swap
 from k8e.model import Grant
 
 WORD, VALUE = "k8e_placeholder_api", "the-real-value-of-api"
 KEYS_WORD = "k8e_placeholder_key"
 OTHER, OTHERS_VALUE = "k8e_placeholder_other", "the-real-value-of-other"
-SWAP = Swap(
-    "api.example",
-    (
-        Grant(host="api.example", header="authorization", placeholder=WORD, value=VALUE),
-        Grant(host="api.example", header="x-api-key", placeholder=KEYS_WORD, value="second-value"),
-        Grant(host="other.example", header="authorization", placeholder=OTHER, value=OTHERS_VALUE),
-    ),
+GRANTS = (
+    Grant(host="api.example", header="authorization", placeholder=WORD, value=VALUE),
+    Grant(host="api.example", header="x-api-key", placeholder=KEYS_WORD, value="second-value"),
+    Grant(host="other.example", header="authorization", placeholder=OTHER, value=OTHERS_VALUE),
 )
+SECRETS = tuple(Masked(SecretPattern(each.value.encode()), each.placeholder.encode()) for each in GRANTS)
+SWAP = Swap("api.example", GRANTS, SECRETS)
 
 
 def request(*headers: tuple[str, str], target: str = "/", method: str = "GET") -> h11.Request:
@@ -80,7 +81,7 @@ def test_a_placeholder_anywhere_else_is_refused(bad: h11.Request) -> None:
 
 
 def test_a_placeholder_whose_secret_is_gone_is_held_back() -> None:
-    swap = Swap("api.example", (Grant(host="api.example", header="authorization", placeholder=WORD, value=""),))
+    swap = Swap("api.example", (Grant(host="api.example", header="authorization", placeholder=WORD, value=""),), ())
     token = base64.b64encode(f"user:{WORD}".encode()).decode()
     for value in (WORD, f"Bearer {WORD}", f"Basic {token}"):
         with pytest.raises(Refused, match="gone"):
