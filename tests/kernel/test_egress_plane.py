@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import ssl
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import dns.message
 import dns.rcode
 import pytest
 
-from k8e.egress import proxy
+from k8e.egress import netns, proxy
 from k8e.egress.desk import Desk, Dial, Member
 from k8e.egress.sockets import reset
 from k8e.model import Grant
@@ -265,6 +266,60 @@ def test_a_name_that_leads_inside_is_not_dialled(lab: PlaneLab, guest: Guest, ta
     lab.names["rebound.test"] = (target, SERVER)
     with _dial(guest, "rebound.test", 7) as sock:
         assert _echoes(sock)
+
+
+@contextlib.contextmanager
+def _listening_here(lab: PlaneLab, prefix: str) -> Iterator[socket.socket]:
+    """A server of this machine on all its addresses, while a whole prefix is routed to the machine."""
+    listener = netns.inside(
+        lab.outside, lambda: socket.create_server(("::", 7), family=socket.AF_INET6, dualstack_ipv6=True)
+    )
+    family = "-6" if ":" in prefix else "-4"
+    netns.inside(
+        lab.outside, lambda: subprocess.run(["ip", family, "route", "add", "local", prefix, "dev", "lo"], check=True)
+    )
+    try:
+        with listener:
+            listener.setblocking(False)
+            yield listener
+    finally:
+        netns.inside(
+            lab.outside,
+            lambda: subprocess.run(["ip", family, "route", "del", "local", prefix, "dev", "lo"], check=True),
+        )
+
+
+@pytest.mark.parametrize(
+    ("prefix", "target"),
+    [
+        ("198.51.100.0/24", "198.51.100.77"),
+        ("198.51.100.0/24", "::ffff:198.51.100.77"),
+        ("198.51.100.0/24", "64:ff9b::198.51.100.77"),
+        ("2001:db9:77::/48", "2001:db9:77::5"),
+        ("64:ff9b::/96", "64:ff9b::198.51.100.77"),
+    ],
+)
+def test_an_address_that_is_routed_to_this_machine_is_not_dialled(
+    lab: PlaneLab, guest: Guest, prefix: str, target: str
+) -> None:
+    lab.names["rebound.test"] = (target,)
+    lab.set_policy(guest, policy("rebound.test:7", "198.51.100.0/24:7"))
+    with _listening_here(lab, prefix) as listener:
+        assert _refused(guest, _address(guest, "rebound.test"), 7)
+        told = lab.told(guest, "denied", name="rebound.test", port=7)
+        assert [each.reason for each in told] == ["it leads to one of this machine's own addresses"]
+        if prefix == "198.51.100.0/24":
+            assert _refused(guest, "198.51.100.77", 7)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        # Control: whoever is on this machine reaches it by such an address.
+        there = target if "." not in target or prefix.startswith("64:") else "198.51.100.77"
+        netns.inside(lab.outside, lambda: socket.create_connection((there, 7), timeout=_PATIENCE_S).close())
+        listener.accept()[0].close()
+    assert _refused(guest, _address(guest, "rebound.test"), 7)
+    assert "own addresses" not in lab.told(guest, "denied", name="rebound.test", port=7)[-1].reason, (
+        "asked anew each time"
+    )
 
 
 def test_a_private_address_is_dialled_where_its_network_is_listed(lab: PlaneLab, guest: Guest) -> None:

@@ -25,6 +25,7 @@ from k8e.egress.desk import Broker, Member
 from k8e.egress.links import Slot
 from k8e.egress.plane import Plane
 from k8e.egress.router import Router
+from k8e.egress.routes import KernelRoutes
 from k8e.model import Decision, EgressMode, EgressPolicy, Grant, SandboxId
 from k8e.policy.entries import parse
 from tests.support.wires import until_up
@@ -228,8 +229,8 @@ class PlaneLab:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        self.plane = Plane(self, lambda: frozenset({OUTSIDE, "10.77.0.1"}), resolve=self._resolve, broker=self._broker)
-        with contextlib.closing(self._router.listen()) as sockets:
+        with contextlib.closing(KernelRoutes()) as routes, contextlib.closing(self._router.listen()) as sockets:
+            self.plane = Plane(self, routes, resolve=self._resolve, broker=self._broker)
             async with asyncio.TaskGroup() as tasks:
                 serving = tasks.create_task(self.plane.serve(sockets.tcp, sockets.dns_udp, sockets.dns_tcp))
                 self._started.set()

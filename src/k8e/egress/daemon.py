@@ -23,12 +23,13 @@ from k8e.egress.authority import Authority
 from k8e.egress.control import VERSION, Control, Fields
 from k8e.egress.layout import Home
 from k8e.egress.members import Member, Members
-from k8e.egress.own import OwnAddresses
 from k8e.egress.router import Listeners, Router
+from k8e.egress.routes import KernelRoutes
 from k8e.egress.spares import Indices, Spares
 from k8e.errors import Conflict, NotFound
 from k8e.model import Decision, Grant, SandboxId
 from k8e.policy import wire
+from k8e.policy.targets import LocalRoute
 
 __all__ = ["Daemon", "MakePlane", "Plane", "run"]
 
@@ -57,7 +58,7 @@ class Plane(Protocol):
         """Cut everything."""
 
 
-MakePlane = Callable[[desk.Desk, Callable[[], frozenset[str]]], Plane]
+MakePlane = Callable[[desk.Desk, LocalRoute], Plane]
 
 
 class Daemon:
@@ -68,7 +69,7 @@ class Daemon:
         self._members = Members(home.members)
         self._control = Control(self._do)
         self._router = router
-        self._plane = make_plane(self, OwnAddresses())
+        self._plane = make_plane(self, KernelRoutes())
         self._unwritten: set[SandboxId] = set()
         self._has_news = asyncio.Event()
         self._stopped = asyncio.Event()

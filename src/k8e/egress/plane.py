@@ -21,6 +21,7 @@ from k8e.egress.upstream import Resolve, SystemResolver
 from k8e.model import Decision, Verdict
 from k8e.policy.decide import decide_name
 from k8e.policy.names import BadName, canonical
+from k8e.policy.targets import LocalRoute
 
 __all__ = ["Plane"]
 
@@ -36,13 +37,13 @@ class Plane:
     def __init__(
         self,
         desk: Desk,
-        own_addresses: Callable[[], frozenset[str]],
+        route: LocalRoute,
         *,
         resolve: Resolve | None = None,
         broker: Broker | None = None,
     ) -> None:
         self._desk = desk
-        self._own_addresses = own_addresses
+        self._route = route
         self._resolve = resolve
         self._broker = broker or _broker
         self._guests = Guests()
@@ -57,7 +58,7 @@ class Plane:
         assert resolve is not None  # noqa: S101 - one of the two
         try:
             async with asyncio.TaskGroup() as tasks:
-                proxy = Proxy(self._desk, self._guests, self.tell, self._own_addresses, resolve, self._broker, tasks)
+                proxy = Proxy(self._desk, self._guests, self.tell, self._route, resolve, self._broker, tasks)
                 self._proxy = proxy
                 try:
                     with (

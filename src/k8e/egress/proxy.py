@@ -25,7 +25,7 @@ from k8e.egress.upstream import Resolve, Unreachable
 from k8e.model import Decision, Verdict
 from k8e.policy.decide import Answer
 from k8e.policy.names import BadName, canonical
-from k8e.policy.targets import refusal
+from k8e.policy.targets import LocalRoute, refusal
 
 __all__ = ["Proxy"]
 
@@ -46,7 +46,7 @@ class Proxy:
         desk: Desk,
         guests: Guests,
         tell: Callable[[Decision], None],
-        own_addresses: Callable[[], frozenset[str]],
+        route: LocalRoute,
         resolve: Resolve,
         broker: Broker,
         tasks: asyncio.TaskGroup,
@@ -54,7 +54,7 @@ class Proxy:
         self._desk = desk
         self._guests = guests
         self._tell = tell
-        self._own_addresses = own_addresses
+        self._route = route
         self._resolve = resolve
         self._broker = broker
         self._tasks = tasks
@@ -289,7 +289,7 @@ class Proxy:
             return f"what is no longer allowed ({answer.reason})"
         return refusal(
             address,
-            own=self._own_addresses(),
+            route=self._route,
             policy=connection.guest.policy,
             may_be_private=answer.may_be_private,
             port=connection.port,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from k8e.egress.authority import Authority
@@ -13,6 +12,7 @@ from k8e.egress.layout import Home
 from k8e.egress.members import Member as KeptMember
 from k8e.egress.plane import Plane
 from k8e.egress.upstream import Resolve
+from k8e.policy.targets import LocalRoute
 
 __all__ = ["plane"]
 
@@ -21,8 +21,8 @@ def plane(data_dir: Path, *, resolve: Resolve | None = None) -> MakePlane:
     """How the daemon of a data directory makes its plane."""
     broker = Broker(_authority, Trust(Home.of(data_dir).trust))
 
-    def make(desk: Desk, own_addresses: Callable[[], frozenset[str]]) -> Plane:
-        return Plane(desk, own_addresses, resolve=resolve, broker=broker)
+    def make(desk: Desk, route: LocalRoute) -> Plane:
+        return Plane(desk, route, resolve=resolve, broker=broker)
 
     return make
 

@@ -8,13 +8,16 @@ names the host. Documentation ranges are not private: some networks keep their m
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from functools import lru_cache
 
 from k8e.model import EgressPolicy, NetRule
 
-__all__ = ["Address", "covers", "is_private", "never", "normal", "refusal"]
+__all__ = ["Address", "LocalRoute", "covers", "is_private", "never", "normal", "refusal"]
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+LocalRoute = Callable[[Address], str]
+"""Why an address leads back to this machine, or to nobody; '' where it leads away. Routes change, so it is asked each time."""
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _METADATA = frozenset(
@@ -78,6 +81,13 @@ def _unwrapped(address: ipaddress.IPv6Address) -> Address:
     return address
 
 
+def _as_dialled(address: str) -> Address:
+    """What the kernel is given: an address that is only IPv4 in the form of IPv6 is dialled as IPv4."""
+    given = ipaddress.ip_address(address.partition("%")[0])
+    mapped = given.ipv4_mapped if isinstance(given, ipaddress.IPv6Address) else None
+    return mapped or given
+
+
 @lru_cache(maxsize=4096)
 def _network(text: str) -> _Network:
     return ipaddress.ip_network(text)
@@ -107,7 +117,7 @@ def covers(rule: NetRule, address: Address, port: int) -> bool:
     return rule.port in {None, port} and address in _network(rule.network)
 
 
-def refusal(address: str, *, own: frozenset[str], policy: EgressPolicy, may_be_private: bool, port: int) -> str:
+def refusal(address: str, *, route: LocalRoute, policy: EgressPolicy, may_be_private: bool, port: int) -> str:
     """Why this address must not be dialled; '' if it may be.
 
     Meant for every address just before it is dialled: those that a name resolved to, and raw ones alike.
@@ -117,8 +127,9 @@ def refusal(address: str, *, own: frozenset[str], policy: EgressPolicy, may_be_p
         return "not an address"
     if why := never(target):
         return why
-    if target in {normal(text) for text in own}:
-        return "one of this machine's own addresses"
+    # An address that wraps another one may be routed by itself.
+    if why := route(target) or route(_as_dialled(address)):
+        return why
     networks = [rule for rule in policy.rules if isinstance(rule, NetRule) and covers(rule, target, port)]
     if any(rule.deny for rule in networks):
         return "a network that the list denies"

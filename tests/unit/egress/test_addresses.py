@@ -1,50 +1,61 @@
-"""Addresses: the host's own, as its kernel lists them, and those of slots, which go round."""
+"""Addresses: the host's own, as its kernel routes them, and those of slots, which go round."""
 
 from __future__ import annotations
 
-import socket
+import contextlib
+import errno
+import sys
+from ipaddress import ip_address
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8e.egress.own import OwnAddresses, local_ipv4, local_ipv6
+from k8e.egress import routes
+from k8e.egress.routes import KernelRoutes
 from k8e.egress.ruleset import FIRST_INDEX, GATEWAY, LAST_INDEX, address, ruleset
 from k8e.egress.spares import Indices
 
-_TRIE = """\
-Main:
-  +-- 0.0.0.0/0 3 0 5
-     |-- 0.0.0.0
-        /0 universe UNICAST
-     +-- 127.0.0.0/8 2 0 2
-        |-- 127.0.0.1
-           /32 host LOCAL
-        |-- 127.255.255.255
-           /32 link BROADCAST
-     |-- 192.0.2.1
-        /32 host LOCAL
-     |-- 192.0.2.9
-        /32 link UNICAST
-"""
+
+def _route(*, kind: int, interface: int) -> bytes:
+    body = routes.ROUTE.pack(2, 32, 0, 0, 254, 0, 0, kind, 0)
+    body += routes.ATTRIBUTE.pack(8, 1) + bytes(4) + routes.ATTRIBUTE.pack(8, 4) + interface.to_bytes(4, sys.byteorder)
+    return routes.HEADER.pack(16 + len(body), 24, 0, 7, 0) + body
 
 
-def test_the_kernels_listing_is_understood() -> None:
-    assert local_ipv4(_TRIE) == {"127.0.0.1", "192.0.2.1"}
-    assert local_ipv6("00000000000000000000000000000001 01 80 10 80       lo\n") == {"::1"}
+def _error(number: int) -> bytes:
+    return routes.HEADER.pack(36, 2, 0, 7, 0) + routes.ERROR.pack(-number) + bytes(16)
 
 
-def test_this_host_is_known_by_its_loopback_and_by_what_it_dials_from() -> None:
-    own = OwnAddresses()()
-    assert "127.0.0.1" in own
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("127.0.0.1", 9))
-        assert probe.getsockname()[0] in own
+def test_the_kernel_says_which_addresses_are_this_machine() -> None:
+    with contextlib.closing(KernelRoutes()) as asked:
+        for address in ("127.0.0.1", "127.9.9.9", "::1"):
+            assert asked(ip_address(address)) == "one of this machine's own addresses"
+        assert asked(ip_address("224.0.0.1")) == "a multicast address"
+        assert asked(ip_address("203.0.113.9")) == "", "it leads away, or nowhere"
 
 
-def test_a_host_without_ipv6_has_no_ipv6_addresses(tmp_path: Path) -> None:
-    (tmp_path / "fib_trie").write_text(_TRIE)
-    assert OwnAddresses(tmp_path)() == {"127.0.0.1", "192.0.2.1"}
+@pytest.mark.parametrize(
+    ("answer", "means"),
+    [
+        (_route(kind=1, interface=2), ""),
+        (_route(kind=1, interface=1), "one of this machine's own addresses"),
+        (_route(kind=2, interface=1), "one of this machine's own addresses"),
+        (_route(kind=3, interface=2), "a broadcast address"),
+        (_route(kind=4, interface=2), "one of this machine's own addresses"),
+        (_route(kind=5, interface=2), "a multicast address"),
+        (_route(kind=9, interface=2), routes.UNKNOWN),
+        (_error(errno.ENETUNREACH), ""),
+        (_error(errno.EACCES), ""),
+        (_error(errno.ENOBUFS), routes.UNKNOWN),
+        (_route(kind=1, interface=2)[:20], routes.UNKNOWN),
+        (b"", routes.UNKNOWN),
+    ],
+)
+def test_what_the_kernel_does_not_say_clearly_is_not_dialled(answer: bytes, means: str) -> None:
+    assert routes.meaning(answer, 7) == means
+    assert routes.meaning(answer, 8) == routes.UNKNOWN, "an answer to another question"
 
 
 @given(st.integers(FIRST_INDEX, LAST_INDEX))
