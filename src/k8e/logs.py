@@ -11,6 +11,8 @@ import logging
 import os
 from pathlib import Path
 
+from k8e.visible import LINES, steady
+
 __all__ = ["LIMIT_BYTES", "configure"]
 
 LIMIT_BYTES = 16 * 2**20
@@ -27,7 +29,8 @@ class Lines(logging.Formatter):
         first, _, trace = super().format(record).partition("\n")
         fields = {key: value for key, value in vars(record).items() if key not in _STANDARD}
         shown = "".join(f" {key}={json.dumps(value, default=str)}" for key, value in fields.items())
-        return first + shown + (f"\n{trace}" if trace else "")
+        # What an error says may come from inside a sandbox, and a log is read at a terminal.
+        return steady(first) + shown + (f"\n{steady(trace, keep=LINES)}" if trace else "")
 
 
 class Bounded(logging.StreamHandler):  # type: ignore[type-arg]  # its parameter is unknown at run time

@@ -10,6 +10,7 @@ from pathlib import Path
 from k8e.audit import Fields, records, verify
 from k8e.cli.output import BAD_INPUT, SERVER, print_json, say
 from k8e.client.light.places import own_data_dir
+from k8e.visible import steady
 
 __all__ = ["check", "show"]
 
@@ -28,7 +29,8 @@ def check(args: argparse.Namespace) -> int:
         print(f"the audit trail is whole: {found.records} records" + (f" ({found.note})" if found.note else ""))
     else:
         where = f" at {data_dir / found.trail / found.where}" if found.where else ""
-        print(f"THE AUDIT TRAIL IS BROKEN{where}: {found.problem} ({found.records} records before it are good)")
+        problem = steady(found.problem)
+        print(f"THE AUDIT TRAIL IS BROKEN{where}: {problem} ({found.records} records before it are good)")
     return 0 if found.ok else BAD_INPUT
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from k8e.cli.output import say
-from k8e.cli.table import printable
 from k8e.client.errors import InvalidRequest
 from k8e.client.landing import Landing, link_stays_inside, parts_below
 from k8e.client.light.calls import Answer, Calls, encoded, exact, listed
+from k8e.visible import shown
 
 __all__ = ["download"]
 
@@ -37,7 +37,7 @@ def download(calls: Calls, session_id: str, source: str, target: Path, add: Add)
             )
             land_all(calls, session_id, Landing(target), entries, add)
         case _:
-            raise InvalidRequest(f"{printable(source)} is neither a file nor a directory")
+            raise InvalidRequest(f"{shown(source)} is neither a file nor a directory")
 
 
 def land_all(calls: Calls, session_id: str, landing: Landing, entries: Entries, add: Add) -> None:
@@ -51,7 +51,7 @@ def land_all(calls: Calls, session_id: str, landing: Landing, entries: Entries, 
             case "symlink":
                 pass
             case _:
-                say(f"left out, because it is no file: {printable(exact(entry, 'path'))}")
+                say(f"left out, because it is no file: {shown(exact(entry, 'path'))}")
     # SAFETY: links come after all files: nothing is written while one from the sandbox is there.
     for parts, entry in entries:
         if entry.text("type") == "symlink":
@@ -67,7 +67,7 @@ def link(landing: Landing, parts: tuple[str, ...], entry: Answer) -> None:
     if link_stays_inside(parts, target):
         landing.link(parts, target)
     else:
-        say(f"left out, because it points out of the tree: {printable(exact(entry, 'path'))} -> {printable(target)}")
+        say(f"left out, because it points out of the tree: {shown(exact(entry, 'path'))} -> {shown(target)}")
 
 
 def content(calls: Calls, session_id: str, path: str, add: Add) -> Iterator[bytes]:

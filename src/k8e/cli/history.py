@@ -7,7 +7,7 @@ import json
 import sys
 import time
 
-from k8e.cli.output import print_json, print_rows
+from k8e.cli.output import passer, print_json, print_rows
 from k8e.client.errors import InvalidRequest, NotFound
 from k8e.client.light.calls import Answer, Calls
 
@@ -20,11 +20,12 @@ def show_log(args: argparse.Namespace, calls: Calls) -> int:
     """Text as it is; with `--follow` until the session ends."""
     if args.offset < 0 or args.limit < 0:
         raise InvalidRequest("offset, limit: must be 0 or more")
+    pass_on = passer(sys.stdout)
     page = read(args.session_id, calls, args.offset, args.limit)
     left = args.limit
     while True:
-        written = show(page)
-        left -= written
+        pass_on(page.text("output").encode("utf-8", "surrogateescape"))
+        left -= page.number("next_offset") - page.number("offset")
         if args.limit and left <= 0:
             return 0
         if page.flag("eof"):
@@ -39,12 +40,6 @@ def show_log(args: argparse.Namespace, calls: Calls) -> int:
 
 def read(session_id: str, calls: Calls, offset: int, limit: int) -> Answer:
     return calls.unary("GetTranscript", {"session_id": session_id, "offset": offset, "limit": limit})
-
-
-def show(page: Answer) -> int:
-    sys.stdout.write(page.text("output"))
-    sys.stdout.flush()
-    return page.number("next_offset") - page.number("offset")
 
 
 def show_events(args: argparse.Namespace, calls: Calls) -> int:

@@ -2,13 +2,17 @@
 
 0 done · the command's own code for `run` · 1 bad input or not found · 2 unreachable, not allowed, server error ·
 130 interrupted. The key `error` tells our failure from a command's.
+
+Nothing that came from inside a sandbox steers the terminal at which it is printed, whichever command prints it: in JSON what
+is not printable is escaped, and a program's own bytes are passed on as they are only to what is no terminal.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from k8e.client.errors import (
@@ -25,15 +29,17 @@ from k8e.client.errors import (
     Unreachable,
     Unsupported,
 )
+from k8e.visible import SUSPECT, TerminalText, steady
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["BAD_INPUT", "INTERRUPTED", "SERVER", "failed", "meaning", "print_json", "print_rows", "say"]
+__all__ = ["BAD_INPUT", "INTERRUPTED", "SERVER", "failed", "meaning", "passer", "print_json", "print_rows", "say"]
 
 BAD_INPUT = 1
 SERVER = 2
 INTERRUPTED = 130
+UTF_8 = frozenset({"utf-8", "utf8"})
 
 WORDS: dict[type[SandboxError], tuple[str, int]] = {
     InvalidRequest: ("invalid request", BAD_INPUT),
@@ -52,14 +58,35 @@ WORDS: dict[type[SandboxError], tuple[str, int]] = {
 
 
 def print_json(value: Mapping[str, object], file: TextIO | None = None) -> None:
-    """One line; text as it is, except where it is not UTF-8."""
-    out = (file or sys.stdout).buffer
-    try:
-        line = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    except UnicodeEncodeError:
-        line = json.dumps(value, separators=(",", ":")).encode()
-    out.write(line + b"\n")
-    out.flush()
+    """One line; text as it is, except where it is not UTF-8 or would steer a terminal."""
+    out = file or sys.stdout
+    # Where a terminal takes bytes one by one, the bytes of other characters could be controls.
+    is_ascii = out.isatty() and out.encoding.lower() not in UTF_8
+    out.buffer.write(as_json(value, is_ascii=is_ascii).encode() + b"\n")
+    out.buffer.flush()
+
+
+def as_json(value: Mapping[str, object], *, is_ascii: bool = False) -> str:
+    line = json.dumps(value, ensure_ascii=is_ascii, separators=(",", ":"))
+    # Outside of its strings JSON is ASCII, so each of these characters is in one, where it may be written as an escape.
+    return line if line.isprintable() else SUSPECT.sub(_escaped, line)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    if found[0].isprintable():
+        return found[0]
+    return "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1]
+
+
+def passer(file: TextIO) -> Callable[[bytes], None]:
+    """What passes a program's bytes on: as they are, or at a terminal as text that cannot steer it."""
+    text = TerminalText() if file.isatty() else None
+
+    def pass_on(data: bytes) -> None:
+        file.buffer.write(data if text is None else text.feed(data).encode(file.encoding, "backslashreplace"))
+        file.buffer.flush()
+
+    return pass_on
 
 
 def print_rows(
@@ -78,7 +105,7 @@ def print_rows(
 
 def say(text: str) -> None:
     """One line for a person, on standard error."""
-    sys.stderr.write(f"k8e: {text}\n")
+    sys.stderr.write(f"k8e: {steady(text)}\n")
     sys.stderr.flush()
 
 

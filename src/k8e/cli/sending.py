@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from k8e.cli.output import say
-from k8e.cli.table import printable
 from k8e.client.errors import NotFound, SandboxError
 from k8e.client.light.calls import Calls, Request, encoded, only
+from k8e.visible import shown
 
 __all__ = ["Upload"]
 
@@ -63,7 +63,7 @@ class Upload:
         elif stat.S_ISREG(mode):
             self._file(path, there)
         else:
-            say(f"left out, because it is no file: {printable(str(path))}")
+            say(f"left out, because it is no file: {shown(str(path))}")
 
     def _file(self, path: Path, there: str) -> None:
         perm = path.stat().st_mode & PERMISSIONS
@@ -86,7 +86,7 @@ class Upload:
             request = {"session_id": self._session_id, "argv": [encoded(word) for word in words]}
             done = self._calls.unary("Exec", request)
             if done.number("exit_code"):
-                raise SandboxError(f"{argv[0]} failed inside: {printable(done.text('stderr').strip())}")
+                raise SandboxError(f"{argv[0]} failed inside: {shown(done.text('stderr').strip())}")
 
     def _is_directory(self, target: str) -> bool:
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from k8e.visible import shown
+
 __all__ = ["lines", "size"]
 
 TIMES = ("_at", "last_used", "modified", "time")
@@ -27,17 +29,12 @@ def cell(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return printable(",".join(map(str, value))) or EMPTY
+        return shown(",".join(map(str, value))) or EMPTY
     if name.endswith(TIMES) and isinstance(value, int | float):
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) if value else EMPTY
     if name.endswith("_bytes") and isinstance(value, int):
         return size(value)
-    return printable(str(value if value is not None else "")) or EMPTY
-
-
-def printable(text: str) -> str:
-    """What a program named or wrote must not steer the reader's terminal."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return shown(str(value if value is not None else "")) or EMPTY
 
 
 def size(count: float) -> str:

@@ -92,7 +92,7 @@ def test_output_is_aligned_and_cannot_steer_the_terminal() -> None:
     shown = lines(
         [{"name": "a\x1b[2J", "memory_bytes": 1536, "is": True}, {"name": "", "memory_bytes": 0, "is": False}]
     )
-    assert shown == ["NAME   MEMORY_BYTES  IS", "a?[2J  1.5 KiB       yes", "-      0 B           no"]
+    assert shown == ["NAME      MEMORY_BYTES  IS", r"a\x1b[2J  1.5 KiB       yes", "-         0 B           no"]
     assert lines([]) == []
     assert (size(1023), size(5 * 1024**3)) == ("1023 B", "5.0 GiB")
 

@@ -17,7 +17,11 @@ def fill_write(write: Parser) -> None:
 def fill_read(read: Parser) -> None:
     read.add_argument("session_id")
     read.add_argument("path", help="relative paths are below /workspace")
-    read.add_argument("--raw", action="store_true", help="no JSON: the file's exact bytes")
+    read.add_argument(
+        "--raw",
+        action="store_true",
+        help="no JSON: the file's exact bytes (at a terminal without what would steer it)",
+    )
     read.set_defaults(handler="files:read_file")
 
 

@@ -14,7 +14,11 @@ def fill_run(run: Parser) -> None:
     run.add_argument("--tenant", default="", help="a name under which session and workspace are found again")
     run.add_argument("--timeout", type=float, metavar="S", help="seconds (default 30; none with --background)")
     run.add_argument("--allowed-hosts", metavar="A,B", help="first give the session this list of hosts")
-    run.add_argument("--raw", action="store_true", help="no JSON: stdout to stdout, stderr to stderr, as they come")
+    run.add_argument(
+        "--raw",
+        action="store_true",
+        help="no JSON: stdout to stdout, stderr to stderr, as they come (at a terminal without what would steer it)",
+    )
     run.add_argument("--background", action="store_true", help="start it and print its run_id")
     entries(run)
     run.set_defaults(handler="run:run_program")
