@@ -686,6 +686,7 @@ async def test_cancelling_after_the_death_of_the_server_still_kills_the_command(
                         canceled = await caller.cancel_task(CancelTaskRequest(id=told.task_id))
                         assert canceled.status.state == CANCELED
                         break
+                assert (deaths, told.text()) == (1, "begun\nafter\n"), told.words
         async with AsyncSandboxClient(target=server.target()) as sdk:
 
             async def is_quiet() -> bool:

@@ -195,10 +195,11 @@ async def test_running_out_of_descriptors_hurts_only_the_command(attacker: Cell,
 
 
 async def test_inotify_cannot_blind_the_host(attacker: Cell, neighbour: Cell) -> None:
-    await attacker.py(
-        "import ctypes\nlibc = ctypes.CDLL(None)\n"
-        "while libc.inotify_init1(0) >= 0: pass\nprint('done', flush=True)\nimport time; time.sleep(0.1)"
-    )
+    greedy = "import ctypes, time\nlibc = ctypes.CDLL(None)\nwhile libc.inotify_init1(0) >= 0: pass\n"
+    await attacker.write("/workspace/greedy.py", f"{greedy}print('done', flush=True)\ntime.sleep(600)\n".encode())
+    # In the background: what it holds must be there while the host is looked at.
+    begun = await attacker.sh("python3 greedy.py >said 2>&1 & until grep -q done said; do sleep 0.01; done; echo begun")
+    assert begun.stdout == b"begun\n"
     descriptor = ctypes.CDLL(None).inotify_init1(0)
     assert descriptor >= 0
     os.close(descriptor)

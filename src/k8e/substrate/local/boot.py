@@ -171,7 +171,7 @@ def _nascent_userns(blueprint: Blueprint, cleanup: ExitStack) -> Nascent | None:
     """A fresh one per sandbox, even when its block is reused: keyrings and counters belong to the namespace."""
     if not blueprint.runtime.joins_userns:
         return None
-    nascent = Nascent.start(sandbox_map(blueprint.block), USERNS_LIMITS)
+    nascent = Nascent.start(sandbox_map(blueprint.block), USERNS_LIMITS, owner=base_id(blueprint.block))
     cleanup.callback(nascent.close)
     return nascent
 

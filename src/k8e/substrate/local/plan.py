@@ -15,7 +15,19 @@ from k8e.substrate.local.blocks import sandbox_map
 from k8e.substrate.local.host.userns import Extent
 from k8e.substrate.local.layout import SandboxPaths
 
-__all__ = ["SKELETON", "Agent", "Bind", "Boot", "Image", "Isolation", "Json", "MemoryPlan", "memory_plan", "oci_spec"]
+__all__ = [
+    "MAX_OPEN_FILES",
+    "SKELETON",
+    "Agent",
+    "Bind",
+    "Boot",
+    "Image",
+    "Isolation",
+    "Json",
+    "MemoryPlan",
+    "memory_plan",
+    "oci_spec",
+]
 
 Json = dict[str, Any]
 
@@ -53,7 +65,7 @@ _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-tr
 
 _SHM_BYTES = 64 * MIB
 _DEV_BYTES = MIB
-_MAX_OPEN_FILES = 65_536
+MAX_OPEN_FILES = 65_536
 
 _MIN_VISIBLE_BYTES = 128 * MIB
 
@@ -101,6 +113,8 @@ class Isolation:
     door: Path | None = None
     """The cgroup file shown as /.k8e-cgroup."""
     gofer_hints: bool = False
+    inherits_limits: bool = False
+    """Whether its runtime is started with the limits of the agent, and so need not set them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +187,7 @@ def _binds(boot: Boot, isolation: Isolation) -> list[Bind]:
 
 def _process(boot: Boot, isolation: Isolation) -> Json:
     names = [f"CAP_{name}" for name in isolation.capabilities]
-    open_files = min(_MAX_OPEN_FILES, boot.max_open_files)
+    open_files = min(MAX_OPEN_FILES, boot.max_open_files)
     return {
         "terminal": False,
         "user": {"uid": 0, "gid": 0},
@@ -181,7 +195,9 @@ def _process(boot: Boot, isolation: Isolation) -> Json:
         "env": [f"{key}={value}" for key, value in boot.agent.env.items()],
         "cwd": "/",
         "capabilities": {kind: names for kind in ("bounding", "effective", "permitted")},
-        "rlimits": [
+        "rlimits": []
+        if isolation.inherits_limits
+        else [
             {"type": "RLIMIT_NOFILE", "hard": open_files, "soft": open_files},
             {"type": "RLIMIT_CORE", "hard": 0, "soft": 0},
         ],

@@ -43,10 +43,14 @@ class Nascent:
         self._extents = extents
 
     @classmethod
-    def start(cls, extents: tuple[Extent, ...], limits: Mapping[str, int] | None = None) -> Nascent:
-        """`limits` are `user.*` sysctls without the prefix."""
+    def start(cls, extents: tuple[Extent, ...], limits: Mapping[str, int] | None = None, *, owner: int = 0) -> Nascent:
+        """`limits` are `user.*` sysctls without the prefix.
+
+        What is counted inside is counted once more outside, for the user that made the namespace, against that user's
+        own limits there: an `owner` other than root keeps it from using up what the host's root has.
+        """
         pairs = [f"{name}={value}" for name, value in (limits or {}).items()]
-        argv = ["unshare", "--user", "--keep-caps", "--", "sh", "-c", _SCRIPT, "k8e", *pairs]
+        argv = [*_becoming(owner), "unshare", "--user", "--keep-caps", "--", "sh", "-c", _SCRIPT, "k8e", *pairs]
         child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         return cls(child, extents)
 
@@ -65,6 +69,14 @@ class Nascent:
         self._child.kill()
         with self._child:
             pass
+
+
+def _becoming(owner: int) -> list[str]:
+    """With the one capability kept without which some hosts let nobody make user namespaces."""
+    if not owner:
+        return []
+    user = ["--reuid", str(owner), "--regid", str(owner), "--clear-groups"]
+    return ["setpriv", *user, "--inh-caps", "+sys_admin", "--ambient-caps", "+sys_admin", "--"]
 
 
 def create(extents: tuple[Extent, ...], limits: Mapping[str, int] | None = None) -> int:
