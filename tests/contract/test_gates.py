@@ -58,25 +58,25 @@ def requests(session_id: str) -> dict[str, tuple[str, object]]:
     command = pb.ExecRequest(session_id=session_id, command="rm -rf nothing-here")
     gated = "deploy/app"
     return {
-        "let the session reach new.example": (
+        'let the session reach "new.example"': (
             "UpdateAllowedHosts",
             pb.UpdateAllowedHostsRequest(session_id=session_id, add=["new.example"]),
         ),
-        "write 3 bytes to deploy/app": (
+        'write 3 bytes to "deploy/app"': (
             "WriteFile",
             pb.WriteFileRequest(session_id=session_id, path=gated, content="new"),
         ),
-        "make the directory deploy/app": (
+        'make the directory "deploy/app"': (
             "MakeDirectory",
             pb.MakeDirectoryRequest(session_id=session_id, path=gated),
         ),
-        "move free to deploy/app": (
+        'move "free" to "deploy/app"': (
             "MoveFile",
             pb.MoveFileRequest(session_id=session_id, source="free", target=gated),
         ),
-        "remove deploy": ("RemoveFile", pb.RemoveFileRequest(session_id=session_id, path="deploy", recursive=True)),
-        "run the command": ("Exec", command),
-        "run the command in /workspace": (
+        'remove "deploy"': ("RemoveFile", pb.RemoveFileRequest(session_id=session_id, path="deploy", recursive=True)),
+        "run a shell command": ("Exec", command),
+        'run a shell command as "root" in "/workspace"': (
             "Exec",
             pb.ExecRequest(session_id=session_id, command="rm -rf nothing-here", background=True),
         ),
@@ -90,7 +90,7 @@ async def test_a_call_at_a_gate_goes_on_only_when_somebody_else_allows_it(
     for path in ("free", "other/file"):
         write = pb.WriteFileRequest(session_id=session_id, path=path, content="free")
         await service.answer("WriteFile", AGENT, write)
-    if action in {"remove deploy", "move free to deploy/app"}:
+    if action in {'remove "deploy"', 'move "free" to "deploy/app"'}:
         make = pb.ExecRequest(session_id=session_id, command="mkdir deploy")
         assert (await service.answer("Exec", AGENT, make)).exit_code == 0
     rpc, request = requests(session_id)[action]
@@ -146,7 +146,7 @@ async def test_the_next_session_of_a_tenant_has_what_the_first_had(service: Serv
         runtime_class="container", tenant_id="contract-tenant", allowed_hosts=["evil.example"]
     )
     async with at_gate(service.answer("CreateSession", AGENT, wider), service) as (task, asked):
-        assert asked.action == "create a session of tenant contract-tenant that may reach evil.example"
+        assert asked.action == 'create a session of tenant "contract-tenant" that may reach "evil.example"'
         await decide(service, asked, approved=False)
     assert isinstance(task.result(), Denied)
     for each in made:
@@ -175,7 +175,7 @@ async def test_secrets_are_seen_only_when_somebody_allows_it(service: Service, a
     )
     try:
         async with at_gate(service.answer("CreateSession", AGENT, request), service) as (task, asked):
-            assert asked.action == "create a session that sees contract:value as TOKEN"
+            assert asked.action == 'create a session that sees the value of "contract:value" as "TOKEN"'
             await decide(service, asked, approved=False)
         assert isinstance(task.result(), Denied)
     finally:

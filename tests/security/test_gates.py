@@ -280,7 +280,7 @@ async def test_the_question_names_exactly_what_is_written(service: Service, box:
     digest = hashlib.sha256(content.encode()).hexdigest()
     write = written(service, box, f"{GATE}/a\nb\u202e", content, mode="a", perm=0o4755)
     async with at_gate(write, service) as (task, asked):
-        assert asked.action == rf"append 16 bytes to {GATE}/a\nb\u202e (sha256 {digest}, mode 4755)"
+        assert asked.action == rf'append 16 bytes to "{GATE}/a\nb\u202e" (sha256 {digest}, mode 4755)'
         await decide(service, asked)
     assert task.result().ok
 
@@ -323,10 +323,10 @@ async def test_only_what_widens_is_asked_for_and_exactly_that(service: Service, 
     assert await allowed(service, box, add=["!bad.example"]) == [kept, "!bad.example"]
     assert not await pending(service)
     for change, wider in (
-        ({"hosts": [kept, "!bad.example", "a.example", "B.example"]}, "a.example, b.example"),
-        ({"add": ["c.example:22"], "remove": [kept]}, "c.example:22"),
-        ({"remove": ["!bad.example"]}, "bad.example (until now denied)"),
-        ({"hosts": [kept]}, "bad.example (until now denied)"),
+        ({"hosts": [kept, "!bad.example", "a.example", "B.example"]}, '"a.example", "b.example"'),
+        ({"add": ["c.example:22"], "remove": [kept]}, '"c.example:22"'),
+        ({"remove": ["!bad.example"]}, 'what was denied until now, "bad.example"'),
+        ({"hosts": [kept]}, 'what was denied until now, "bad.example"'),
     ):
         async with at_gate(allowed(service, box, **change), service) as (task, asked):
             assert asked.action == f"let the session reach {wider}"
@@ -441,7 +441,7 @@ async def test_a_second_session_of_the_tenant_has_them_too_before_and_after(
             assert (await delete).ok
             continue
         async with at_gate(delete, service) as (task, asked):
-            assert asked.action == "delete the workspace of tenant gated-tenant with all its files"
+            assert asked.action == 'delete the workspace of tenant "gated-tenant" with all its files'
             await decide(service, asked)
         assert task.result().ok
 
@@ -453,7 +453,7 @@ async def test_a_new_session_of_a_gated_tenant_cannot_bring_a_wider_list(service
         tenant_id="listed-tenant", allowed_hosts=["evil.example"], runtime_class="container"
     )
     async with at_gate(service.answer("CreateSession", AGENT, request), service) as (task, asked):
-        assert asked.action == "create a session of tenant listed-tenant that may reach evil.example"
+        assert asked.action == 'create a session of tenant "listed-tenant" that may reach "evil.example"'
         await decide(service, asked, approved=False)
     assert isinstance(task.result(), Denied)
     request.ClearField("tenant_id")
@@ -481,7 +481,7 @@ async def test_secrets_are_shown_to_a_sandbox_only_when_somebody_allows_it(servi
     )
     try:
         async with at_gate(service.answer("CreateSession", AGENT, request), service) as (task, asked):
-            assert asked.action == "create a session that sees gate-test:value as TOKEN"
+            assert asked.action == 'create a session that sees the value of "gate-test:value" as "TOKEN"'
             sessions = len(engine.list_sessions(OWNER))
             await decide(service, asked, approved=False)
         assert isinstance(task.result(), Denied)
@@ -582,6 +582,37 @@ async def test_no_pattern_and_no_text_holds_up_the_server(service: Service, cell
         assert isinstance(task.result(), Denied)
 
 
+@pytest.mark.parametrize("runtime", [Runtime.CONTAINER, Runtime.GVISOR])
+async def test_the_question_shows_program_arguments_and_environment_and_no_other_program_runs(
+    service: Service, cells: CellFactory, runtime: Runtime
+) -> None:
+    async with cells(runtime, gates=Gates(commands=("^deploy",))) as cell:
+        script = "printf '#!/bin/sh\\necho \"$1\"\\n' > real; chmod +x real; mkdir bin first; ln -s ../real bin/deploy"
+        assert (await cell.sh(script)).stderr == b""
+        env = {"PATH": "first:/workspace/bin:/usr/bin:/bin", "LD_PRELOAD": "/workspace/\u202ex.so"}
+        raw = {name: value.encode() for name, value in env.items()}
+        request = pb.ExecRequest(session_id=cell.id, argv=[b"deploy", b"a b", b"c"], env=raw)
+        async with at_gate(service.answer("Exec", AGENT, request), service) as (task, asked):
+            assert asked.action.split("\n") == [
+                'run a command as "root" in "/workspace", which matches the gate "^deploy"',
+                '  program: "/workspace/bin/deploy", which is "/workspace/real", called "deploy"',
+                rf'  environment: LD_PRELOAD="/workspace/\u202ex.so", PATH="{env["PATH"]}"',
+                '  arguments: "a b", "c"',
+            ]
+            await decide(service, asked)
+        assert task.result().stdout == "a b\n"
+        async with at_gate(service.answer("Exec", AGENT, request), service) as (task, asked):
+            await cell.sh("cp real first/deploy")
+            await decide(service, asked)
+        assert isinstance(task.result(), Conflict)
+        too_much = pb.ExecRequest(
+            session_id=cell.id, argv=[b"deploy"], env={f"A{number}": b"x" * 60 for number in range(60)}
+        )
+        with pytest.raises(InvalidSpec, match="put it into a file"):
+            await service.answer("Exec", AGENT, too_much)
+        assert not await pending(service)
+
+
 # The server's own gates, and its end
 
 
@@ -603,7 +634,7 @@ async def test_the_servers_gates_are_every_sessions_and_steps_are_told(host: Pro
             await decide(service, asked, approved=False)
         wider = pb.CreateSessionRequest(allowed_hosts=["evil.example"], runtime_class="container")
         async with at_gate(service.answer("CreateSession", AGENT, wider), service) as (task, asked):
-            assert asked.action == "create a session that may reach evil.example"
+            assert asked.action == 'create a session that may reach "evil.example"'
             await decide(service, asked, approved=False)
         assert isinstance(task.result(), Denied)
         await service.answer("Exec", AGENT, pb.ExecRequest(session_id=cell.id, command="true"))

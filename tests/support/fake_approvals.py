@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import time
 
-from k8e.engine.approvals import Approval, check_text, in_order
+from k8e.engine.approvals import MAX_TEXT_BYTES, Approval, check_text, in_order
+from k8e.engine.questions import MAX_QUESTION_BYTES
 from k8e.errors import InvalidSpec, NotFound
 from k8e.model import ApprovalId, OwnerId, SandboxId, SessionId
 
@@ -22,9 +23,12 @@ class FakeApprovals:
         self._decided = asyncio.Condition()
         super().__init__()
 
-    def asked_in(self, owner: OwnerId, session_id: SessionId, asked_by: str, action: str) -> Approval:
+    def asked_in(
+        self, owner: OwnerId, session_id: SessionId, asked_by: str, action: str, *, is_gate: bool = False
+    ) -> Approval:
         """A new question of a session that is there."""
-        if not check_text(action, field="action").strip():
+        most_bytes = MAX_QUESTION_BYTES if is_gate else MAX_TEXT_BYTES
+        if not check_text(action, field="action", most_bytes=most_bytes).strip():
             raise InvalidSpec("say what is to be approved", field="action")
         now = time.time()
         asked = Approval(
@@ -36,6 +40,7 @@ class FakeApprovals:
             asked_by=asked_by,
             asked_at=now,
             expires_at=now + VALID_S,
+            is_gate=is_gate,
         )
         self._approvals[asked.approval_id] = asked
         return asked

@@ -24,7 +24,7 @@ from typing import Any
 from k8e.byte_budget import Reserve, unlimited
 from k8e.doors.engine import PoolStatus
 from k8e.engine import gates as asking
-from k8e.engine import lists
+from k8e.engine import lists, questions
 from k8e.engine.approvals import Approval
 from k8e.engine.events import EventPage
 from k8e.engine.files import FilePage
@@ -384,7 +384,7 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
         session = self._session(owner, session_id)
         changed = lists.changed(session.spec, hosts=hosts, add=add, remove=remove)
         if self._gates(session).egress and (wider := asking.widened(session.spec, changed)):
-            await self.wait_at_gate(owner, session_id, asked_by, asking.hosts_action(wider))
+            await self.wait_at_gate(owner, session_id, asked_by, questions.hosts_question(wider))
         session.spec = changed
         return self._view(session_id, session)
 
@@ -557,7 +557,7 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
         data = b"".join([chunk async for chunk in chunks])
         if places := self._held(owner, session_id, path):
             digest = hashlib.sha256(data).hexdigest()
-            action = asking.write_action(path, places, size=len(data), sha256=digest, append=append, perm=perm)
+            action = questions.write_question(path, places, size=len(data), sha256=digest, append=append, perm=perm)
             await self.wait_at_gate(owner, session_id, asked_by, action)
         real.parent.mkdir(parents=True, exist_ok=True)
         real.write_bytes((real.read_bytes() if append and real.exists() else b"") + data)
@@ -716,7 +716,7 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
 
     async def _change(self, owner: OwnerId, session_id: SessionId, asked_by: str, verb: str, *paths: str) -> None:
         if places := self._held(owner, session_id, *paths, above=verb != "make the directory"):
-            await self.wait_at_gate(owner, session_id, asked_by, asking.file_action(verb, paths, places))
+            await self.wait_at_gate(owner, session_id, asked_by, questions.file_question(verb, paths, places))
 
     def _session(self, owner: OwnerId, session_id: SessionId) -> FakeSession:
         session = self._sessions.get(session_id)

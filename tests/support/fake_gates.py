@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from k8e.engine import gates as asking
+from k8e.engine import questions
 from k8e.engine.approvals import Approval
 from k8e.errors import Denied
 from k8e.model import ApprovalStatus, Command, Gates, OwnerId, SecretRef, SessionId, SessionSpec
@@ -37,9 +38,9 @@ class FakeGates(FakeApprovals):
         """The spec of a new session with all its gates, once it may be made; `default` for one that is nobody's child."""
         inherited = self.gates_of(owner, dataclasses.replace(spec, gates=Gates()))
         spec = dataclasses.replace(spec, gates=asking.union(inherited, asking.normal(spec.gates)))
-        hosts = asking.widened(default, spec) if inherited.egress and default is not None else ()
+        hosts = asking.widened(default, spec) if inherited.egress and default is not None else questions.Wider()
         secrets: Sequence[SecretRef] = spec.secret_refs if spec.gates.secrets else ()
-        if action := asking.creation_action(tenant=spec.tenant, hosts=hosts, secrets=secrets):
+        if action := questions.creation_question(tenant=spec.tenant, hosts=hosts, secrets=secrets):
             await self.wait_at_gate(owner, parent or SessionId(spec.session_id), asked_by, action)
         if spec.tenant:
             self._of_tenants[owner, spec.tenant] = spec.gates
@@ -48,11 +49,13 @@ class FakeGates(FakeApprovals):
     async def gate_command(
         self, owner: OwnerId, session_id: SessionId, spec: SessionSpec, asked_by: str, command: Command
     ) -> None:
-        if pattern := asking.command_match(self.gates_of(owner, spec), command):
-            await self.wait_at_gate(owner, session_id, asked_by, asking.command_action(pattern, command))
+        if match := asking.command_match(self.gates_of(owner, spec), command):
+            program = questions.FoundProgram("/bin/sh", "/bin/sh")
+            question = questions.command_question(command, program, gate=match.pattern, found=match.span)
+            await self.wait_at_gate(owner, session_id, asked_by, question)
 
     async def wait_at_gate(self, owner: OwnerId, session_id: SessionId, asked_by: str, action: str) -> None:
-        asked = self.asked_in(owner, session_id, asked_by or owner, action)
+        asked = self.asked_in(owner, session_id, asked_by or owner, action, is_gate=True)
         try:
             decided = await self.wait_approval(owner, asked.approval_id)
         except BaseException:

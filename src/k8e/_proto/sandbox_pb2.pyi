@@ -882,7 +882,7 @@ class ListApprovalsRequest(_message.Message):
     def __init__(self, all: _Optional[bool] = ..., all_owners: _Optional[bool] = ..., page_token: _Optional[bytes] = ...) -> None: ...
 
 class Approval(_message.Message):
-    __slots__ = ("approval_id", "session_id", "action", "status", "asked_by", "decided_by", "reason", "asked_at", "expires_at", "decided_at", "owner")
+    __slots__ = ("approval_id", "session_id", "action", "status", "asked_by", "decided_by", "reason", "asked_at", "expires_at", "decided_at", "owner", "is_gate")
     APPROVAL_ID_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
@@ -894,6 +894,7 @@ class Approval(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     DECIDED_AT_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
+    IS_GATE_FIELD_NUMBER: _ClassVar[int]
     approval_id: str
     session_id: str
     action: str
@@ -905,7 +906,8 @@ class Approval(_message.Message):
     expires_at: int
     decided_at: int
     owner: str
-    def __init__(self, approval_id: _Optional[str] = ..., session_id: _Optional[str] = ..., action: _Optional[str] = ..., status: _Optional[str] = ..., asked_by: _Optional[str] = ..., decided_by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[int] = ..., expires_at: _Optional[int] = ..., decided_at: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
+    is_gate: bool
+    def __init__(self, approval_id: _Optional[str] = ..., session_id: _Optional[str] = ..., action: _Optional[str] = ..., status: _Optional[str] = ..., asked_by: _Optional[str] = ..., decided_by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[int] = ..., expires_at: _Optional[int] = ..., decided_at: _Optional[int] = ..., owner: _Optional[str] = ..., is_gate: _Optional[bool] = ...) -> None: ...
 
 class ListApprovalsResponse(_message.Message):
     __slots__ = ("approvals", "next_page_token")

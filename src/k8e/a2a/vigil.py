@@ -78,9 +78,8 @@ class Vigil:
 
 
 def is_about(action: str, wish: Program | Upload) -> bool:
-    """Whether a question is about this: it shows a short program on one line, and has the digest of anything else."""
+    """Whether a question is about this: it has the digest of a file's content, and that of a program on a line of its own."""
     if isinstance(wish, Upload):
         return action.startswith("write ") and hashlib.sha256(wish.data).hexdigest() in action
-    line = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in wish.code)
     digest = hashlib.sha256(wish.code.encode()).hexdigest()
-    return action.startswith("run the ") and (action.endswith(f": {line}") or digest in action)
+    return any(line.startswith("  text: ") and line.endswith(f" {digest}") for line in action.split("\n"))

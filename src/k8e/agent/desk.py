@@ -62,6 +62,7 @@ class Desk:
         """Offer the operations."""
         service.add_stream("exec", self._exec)
         service.add_stream("attach", self._attach)
+        service.add_call("program", self._program)
         service.add_call("kill", self._kill)
         service.add_call("resize", self._resize)
         service.add_call("foreground", self._foreground)
@@ -132,6 +133,20 @@ class Desk:
         if args.get("timeout_s") is not None:
             launch.timeout_s = fields.number(args, "timeout_s", 0)
         return launch
+
+    def _program(self, args: Dict[str, Any]) -> Dict[str, Any]:
+        """The file that a command would run; empty where there is none."""
+        launch = self._launch(args)
+        # As the command will look for it, from its own directory.
+        here = os.path.join("/", launch.cwd)
+        name, places = launch.argv[0], launch.env.get("PATH", os.defpath).split(":")
+        try:
+            path = find_program(
+                os.path.join(here, name) if "/" in name else name, ":".join(os.path.join(here, each) for each in places)
+            )
+        except OSError:
+            return {"path": "", "real": ""}
+        return {"path": path, "real": os.path.realpath(path)}
 
     def _start_code(self, subject: Exec, launch: Launch, language: str, code: str) -> None:
         try:

@@ -7,10 +7,11 @@ import shlex
 
 from k8e.cli import shapes
 from k8e.cli.output import BAD_INPUT, print_json, print_rows, say
+from k8e.cli.patience import in_short
 from k8e.client.errors import Conflict, DeadlineExceeded, InvalidRequest, Unsupported
 from k8e.client.light.calls import Answer, Calls, listed
 
-__all__ = ["approve", "confirm", "list_approvals", "on_one_line"]
+__all__ = ["approve", "confirm", "list_approvals"]
 
 COLUMNS = ("approval_id", "status", "action", "asked_by", "decided_by", "expires_at")
 
@@ -20,7 +21,7 @@ def confirm(args: argparse.Namespace, calls: Calls) -> int:
         raise InvalidRequest("timeout: must be more than 0 seconds")
     asked = calls.unary("ConfirmAction", {"session_id": args.session_id, "action": args.action})
     approval_id = asked.text("approval_id")
-    say(f"approval needed: {on_one_line(args.action)}")
+    say(f"approval needed: {args.action}")
     say(f"a person approves with:       k8e sandbox approve {shlex.quote(approval_id)}")
     say(f"or rejects with:              k8e sandbox approve {shlex.quote(approval_id)} --reject")
     if args.no_wait:
@@ -33,11 +34,6 @@ def confirm(args: argparse.Namespace, calls: Calls) -> int:
         say(f"nobody answered within {args.timeout:g} s; until it expires it is on the list of `k8e sandbox approvals`")
         print_json({"approved": False, "approval_id": approval_id, "status": "pending"})
         return BAD_INPUT
-
-
-def on_one_line(text: str) -> str:
-    """An action must not pretend to be another line of ours."""
-    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def told(answer: Answer) -> int:
@@ -102,7 +98,14 @@ def list_approvals(args: argparse.Namespace, calls: Calls) -> int:
     texts = ("approval_id", "session_id", "action", "status", "asked_by", "decided_by", "reason", "owner")
     times = ("asked_at", "expires_at", "decided_at")
     rows: list[dict[str, object]] = [
-        {**{name: each.text(name) for name in texts}, **{name: each.number(name) for name in times}} for each in found
+        {
+            **{name: each.text(name) for name in texts},
+            **{name: each.number(name) for name in times},
+            "is_gate": each.flag("is_gate"),
+        }
+        for each in found
     ]
+    if args.output == "table":
+        rows = [{**row, "action": in_short(str(row["action"]))} for row in rows]
     print_rows(args, "approvals", rows, (*COLUMNS, "owner") if args.all_owners else COLUMNS)
     return 0

@@ -95,10 +95,14 @@ class Watch:
         return [each for each in mine if each.text("asked_by") == me]
 
 
-def tell(asked: Answer) -> None:
-    from k8e.cli.approvals import on_one_line
+def in_short(action: str) -> str:
+    """Its first line says what is to be done; whoever decides is shown the rest."""
+    first, _, rest = action.partition("\n")
+    return f"{first} …" if rest else first
 
-    say(f"waits for approval {asked.text('approval_id')}: {on_one_line(asked.text('action'))}")
+
+def tell(asked: Answer) -> None:
+    say(f"waits for approval {asked.text('approval_id')}: {in_short(asked.text('action'))}")
     say(f"a person allows it with:  k8e sandbox approve {asked.text('approval_id')}")
 
 

@@ -1,7 +1,8 @@
 """A person at a terminal: shown what is asked, and asked for a word.
 
 What is shown came from whoever wants to be allowed something. Every line of it stands behind a mark of ours, broken before
-the terminal would break it, so that no text can end in a line that looks like one of ours.
+the terminal would break it, so that no text can end in a line that looks like one of ours. What is longer than the screen is shown
+page by page, so that nothing of it goes by unseen.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import unicodedata
 from collections.abc import Iterator
 
 from k8e.client.light.calls import Answer
+from k8e.visible import shown
 
-__all__ = ["agrees", "framed", "terminal"]
+__all__ = ["agrees", "framed", "read_through", "terminal"]
 
 YES = {b"y", b"yes"}
 WIDE = frozenset("WF")
-NARROWEST, USUAL = 20, 80
+NARROWEST, FEWEST, USUAL = 20, 8, (24, 80)
 
 
 @contextlib.contextmanager
@@ -37,24 +39,41 @@ def terminal() -> Iterator[int | None]:
 
 def agrees(fd: int, asked: Answer, question: str) -> bool:
     """Whether the person says yes; anything else, and the end of input, is a no."""
-    width = columns(fd)
+    rows, columns = size(fd)
     now = int(time.time())
-    lines = [
-        "An action waits for approval:",
-        *framed(asked.text("action"), width),
-        f"session   {seen(asked.text('session_id')) or '(to be made)'}",
-        f"asked by  {seen(asked.text('asked_by'))}, {max(now - asked.number('asked_at'), 0)} s ago",
+    heading = "A call waits for approval. It is to:" if asked.flag("is_gate") else "An agent asks, in its own words:"
+    action = framed(asked.text("action"), columns)
+    end = [
+        f"session   {shown(asked.text('session_id')) or '(to be made)'}",
+        f"asked by  {shown(asked.text('asked_by'))}, {max(now - asked.number('asked_at'), 0)} s ago",
         f"expires   in {max(asked.number('expires_at') - now, 0)} s",
         f"{question} [y/N] ",
     ]
     forget_typed(fd)
-    os.write(fd, "\n".join(lines).encode("utf-8", "replace"))
+    if 1 + len(action) + len(end) > rows:
+        if not read_through(fd, [heading, *action], rows):
+            return False
+        # The first line says what is to be done, and is out of sight by now.
+        heading, action = "In short:", action[:1]
+    write(fd, "\n".join([heading, *action, *end]))
     return answer(fd) in YES
+
+
+def read_through(fd: int, lines: list[str], rows: int) -> bool:
+    """Show lines page by page, so that none of them goes by unseen; whether the person has come to the end."""
+    page = max(rows - 1, 1)
+    for start in range(0, len(lines), page):
+        left = len(lines) - start - page
+        more = f"{left} more lines" if left > 0 else "that is all"
+        write(fd, "\n".join([*lines[start : start + page], f"({more}: Enter to go on, anything else to stop) "]))
+        if answer(fd) != b"":
+            return False
+    return True
 
 
 def framed(text: str, width: int) -> list[str]:
     """Text behind marks, in lines that fit."""
-    return [f"  | {part}" for line in text.split("\n") for part in pieces(seen(line), width - 6)]
+    return [f"  | {part}" for line in text.split("\n") for part in pieces(shown(line), width - 6)]
 
 
 def pieces(line: str, width: int) -> Iterator[str]:
@@ -70,15 +89,19 @@ def pieces(line: str, width: int) -> Iterator[str]:
     yield part
 
 
-def seen(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)
-
-
-def columns(fd: int) -> int:
+def size(fd: int) -> tuple[int, int]:
+    """Rows and columns of a terminal, or those of most where it does not say."""
     try:
-        return max(os.get_terminal_size(fd).columns, NARROWEST) if os.get_terminal_size(fd).columns else USUAL
+        columns, rows = os.get_terminal_size(fd)
     except OSError:
-        return USUAL
+        columns, rows = 0, 0
+    return max(rows, FEWEST) if rows else USUAL[0], max(columns, NARROWEST) if columns else USUAL[1]
+
+
+def write(fd: int, text: str) -> None:
+    data = text.encode("utf-8", "replace")
+    while data:
+        data = data[os.write(fd, data) :]
 
 
 def forget_typed(fd: int) -> None:

@@ -59,6 +59,7 @@ class ApprovalCalls(Transport):
                 expires_at=each.expires_at,
                 decided_at=each.decided_at,
                 owner=each.owner,
+                is_gate=each.is_gate,
             )
             async for answer in pages
             for each in answer.approvals

@@ -23,6 +23,8 @@ class Approval:
     expires_at: int = 0
     decided_at: int = 0
     owner: str = ""
+    is_gate: bool = False
+    """Whether a call waits for it; `action` is then what the server says of that call, else the agent's own words."""
 
     @property
     def approved(self) -> bool:

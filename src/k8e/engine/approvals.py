@@ -18,18 +18,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from k8e.engine.ids import new_id
+from k8e.engine.questions import MAX_QUESTION_BYTES
 from k8e.engine.settings import Quotas
 from k8e.engine.store import Change, Store
 from k8e.engine.tasks import Tasks
 from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, K8eError, NotFound, StoreFailed
 from k8e.model import ApprovalId, ApprovalStatus, OwnerId, SandboxId, SessionId, approval_place
+from k8e.visible import LINES, first_unseen
 
 __all__ = ["MAX_TEXT_BYTES", "Approval", "Approvals", "check_text", "in_order"]
 
 MAX_TEXT_BYTES: Final = 4096
+MAX_TEXT_LINES: Final = 60
 _HISTORY: Final = 1000
 """Answered questions that are kept per owner."""
-_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _SCHEMA: Final = (
     """
 CREATE TABLE approvals (
@@ -136,7 +138,7 @@ class Approvals:
         is_gate: bool = False,
     ) -> Approval:
         """Put a question; of a session that is not there yet, without its names. Raises: InvalidSpec, Exhausted, StoreFailed."""
-        check_text(action, field="action")
+        check_text(action, field="action", most_bytes=MAX_QUESTION_BYTES if is_gate else MAX_TEXT_BYTES)
         if not action.strip():
             raise InvalidSpec("say what is to be approved", field="action")
         self._check_quotas(owner, session_id)
@@ -274,16 +276,19 @@ def in_order(approvals: Iterable[Approval]) -> list[Approval]:
     )
 
 
-def check_text(text: str, *, field: str) -> str:
-    """Text that a person sees exactly as it is. Raises: InvalidSpec.
+def check_text(text: str, *, field: str, most_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Text that a person sees exactly as it is, and at a glance. Raises: InvalidSpec.
 
-    Control and formatting characters could show something else than is approved: move the cursor, hide a word,
-    turn its direction.
+    Characters that are not seen could show something else than is approved: move the cursor, hide a word, turn its
+    direction. Many lines could push some of it off the screen.
     """
-    if any(unicodedata.category(char) in _UNSEEN for char in text if char not in "\n\t"):
-        raise InvalidSpec("contains characters that cannot be seen (control or formatting)", field=field)
-    if len(text.encode()) > MAX_TEXT_BYTES:
-        raise InvalidSpec(f"is longer than {MAX_TEXT_BYTES} bytes", field=field)
+    if hidden := first_unseen(text, keep=LINES):
+        name = unicodedata.name(hidden, "a control character")
+        raise InvalidSpec(f"contains what cannot be seen: U+{ord(hidden):04X}, {name}; leave it out", field=field)
+    if len(text.encode()) > most_bytes:
+        raise InvalidSpec(f"is longer than {most_bytes} bytes: say it in short", field=field)
+    if text.count("\n") >= MAX_TEXT_LINES:
+        raise InvalidSpec(f"has more than {MAX_TEXT_LINES} lines: say it in short", field=field)
     return text
 
 

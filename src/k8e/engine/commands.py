@@ -17,12 +17,13 @@ from k8e.engine.egress import Egress
 from k8e.engine.events import EventLog
 from k8e.engine.execs import STDERR, STDOUT, ExecStream, exec_args, remote_failure
 from k8e.engine.ids import check_client_id, new_id
+from k8e.engine.questions import FoundProgram
 from k8e.engine.recording import RecordedStream, Recorder
 from k8e.engine.secrets import Secrets
 from k8e.engine.session import Session, Use
 from k8e.engine.sessions import Sessions
 from k8e.engine.tasks import Tasks
-from k8e.errors import Exhausted, SandboxFailed
+from k8e.errors import Exhausted, HostUnsupported, InvalidSpec, SandboxFailed
 from k8e.loop_turns import InTurns
 from k8e.model import MIB, Command, Denial, ExecResult, Outcome, ProcessInfo, Reason, SandboxId
 from k8e.wire.aio import LinkLost, RemoteError
@@ -88,8 +89,7 @@ class Commands:
             reservation=self._recording.open(session.owner),
             observer=self._sessions.observer,
         )
-        brokered = self._sessions.brokering.environment(session.spec, box.id)
-        env = {**self._sessions.settings.egress.env, **brokered, **session.spec.env, **hidden}
+        env = {**self._environment(session), **hidden}
         args = exec_args(exec_id, command, env=env, user=session.spec.user, timeout_s=timeout_s)
         try:
             await stream.start(args)
@@ -108,6 +108,22 @@ class Commands:
             timeout_s=self._own_limit_s(session) if command.timeout_s is None else command.timeout_s,
             keep_in_sandbox_bytes=KEPT_FOR_A_RETURN,
         )
+
+    async def find_program(self, session: Session, command: Command) -> FoundProgram:
+        """Which program it would run, as its sandbox says. Raises: SandboxLost, SandboxFailed, HostUnsupported."""
+        args = exec_args("", command, env=self._environment(session), user=session.spec.user, timeout_s=0.0)
+        try:
+            answer = await ask(session, "program", args, kind="session", name=session.session_id)
+        except InvalidSpec as error:
+            if "unknown operation" not in str(error):
+                raise
+            raise HostUnsupported(f"this sandbox is older than its gates ({error}): create another session") from error
+        return FoundProgram(answers.text(answer, "path"), answers.text(answer, "real"))
+
+    def _environment(self, session: Session) -> dict[str, str]:
+        """What every command of a session sees, but for values of secrets."""
+        brokered = self._sessions.brokering.environment(session.spec, session.live_box().id)
+        return {**self._sessions.settings.egress.env, **brokered, **session.spec.env}
 
     def recorded_bytes(self) -> int:
         """What is held of commands that run, for the transcript."""

@@ -25,10 +25,10 @@ from k8e.engine.events import EventLog, EventPage
 from k8e.engine.execs import ExecStream
 from k8e.engine.files import FileChange, FilePage, Files
 from k8e.engine.gatekeeper import AtGate, Gatekeeper, unwitnessed
-from k8e.engine.gates import write_action
 from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.packages import pip_install
 from k8e.engine.pool import ShelfStatus
+from k8e.engine.questions import write_question
 from k8e.engine.recover import recover
 from k8e.engine.runs import Runs, RunStream, RunView
 from k8e.engine.sandboxes import Sandboxes
@@ -258,6 +258,7 @@ class Engine:
         reserve: Reserve = unlimited,
     ) -> ExecResult:
         """Run to the end. `reserve` is asked before output is held; what it refuses is dropped, and the result says so."""
+        command = dataclasses.replace(command, stdin=bool(stdin))
         session = await self._admitted(owner, session_id, command, asked_by)
         return await self._commands.run(session, command, stdin=stdin, reserve=reserve)
 
@@ -382,10 +383,10 @@ class Engine:
         async with contextlib.AsyncExitStack() as held:
             if is_gated:
                 content = await held.enter_async_context(self._spools.hold(owner, chunks))
-                action = write_action(
+                question = write_question(
                     path, guard.approved, size=content.size, sha256=content.sha256, append=append, perm=perm
                 )
-                await self._gatekeeper.ask(session, asked_by, action)
+                await self._gatekeeper.ask(session, asked_by, question)
                 chunks = content.chunks()
             size = await _files(session).write(path, chunks, append=append, perm=perm, guard=guard)
         self._events.add(owner, session_id, "file.written", path=path, size=size, append=append)
@@ -588,7 +589,8 @@ class Engine:
     async def _admitted(self, owner: OwnerId, session_id: str, command: Command, asked_by: str) -> Session:
         """The session that a command may run in. Raises: NotFound, Denied."""
         session = self._sessions.find(owner, session_id)
-        await self._gatekeeper.command(session, asked_by, command)
+        find_program = functools.partial(self._commands.find_program, session, command)
+        await self._gatekeeper.command(session, asked_by, command, find_program)
         return session
 
     def _check_unused(self, owner: OwnerId, tenant: str) -> None:

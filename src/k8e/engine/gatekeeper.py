@@ -7,16 +7,19 @@ when the call goes away, or the server does, the question ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import dataclasses
+import functools
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from k8e.engine import gates as asking
-from k8e.engine import lists
+from k8e.engine import lists, questions
 from k8e.engine.approvals import Approval, Approvals
 from k8e.engine.events import EventLog
 from k8e.engine.files import UNGUARDED, Files, Guard
 from k8e.engine.observing import Observer
+from k8e.engine.questions import FoundProgram, Wider
 from k8e.engine.session import Session, Use
 from k8e.engine.settings import EngineSettings
 from k8e.engine.workspaces import Workspaces, WorkspaceView
@@ -35,6 +38,8 @@ from k8e.model import (
 
 __all__ = ["AtGate", "GateStep", "Gatekeeper", "unwitnessed"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
 VERBS: Final = {"mkdir": "make the directory", "remove": "remove", "move": "move"}
 TAKES_ALONG: Final = frozenset({"remove", "move"})
 NO_SESSION: Final = SessionId("")
@@ -59,6 +64,10 @@ class GateStep(StrEnum):
 
 AtGate = Callable[[GateStep, Approval], None]
 """Told of each step, when it happens, for a record that outlives us."""
+
+
+FindProgram = Callable[[], Awaitable[FoundProgram]]
+"""Which program a command would run, asked of its sandbox."""
 
 
 def unwitnessed(step: GateStep, approval: Approval) -> None:
@@ -113,58 +122,63 @@ class Gatekeeper:
 
     async def creation(self, owner: OwnerId, asked_by: str, spec: SessionSpec) -> None:
         """A new session. The list that it brings is its creator's to choose, but for what was gated before it came."""
-        hosts: tuple[str, ...] = ()
-        if self._inherited(owner, spec).egress:
-            default = lists.resolved(SessionSpec(network=EgressMode.LIST), self._settings.egress)
-            hosts = asking.widened(default, spec) if spec.network is not EgressMode.NONE else ()
+        hosts = Wider()
+        if self._inherited(owner, spec).egress and spec.network is not EgressMode.NONE:
+            hosts = asking.widened(lists.resolved(SessionSpec(network=EgressMode.LIST), self._settings.egress), spec)
         secrets = spec.secret_refs if spec.gates.secrets else ()
-        if action := asking.creation_action(tenant=spec.tenant, hosts=hosts, secrets=secrets):
-            await self._pass(owner, asked_by, action, session_id=SessionId(spec.session_id))
+        if question := questions.creation_question(tenant=spec.tenant, hosts=hosts, secrets=secrets):
+            await self._pass(owner, asked_by, question, session_id=SessionId(spec.session_id))
 
     async def child(self, parent: Session, asked_by: str, spec: SessionSpec) -> None:
         """A sub-agent reaches what its parent does, but its programs are others: they see secrets anew."""
         secrets = spec.secret_refs if self.of(parent).secrets else ()
-        if action := asking.creation_action(tenant=spec.tenant, hosts=(), secrets=secrets):
+        if question := questions.creation_question(tenant=spec.tenant, hosts=Wider(), secrets=secrets):
             # It has no name yet. The question is its parent's, is found there, and ends with it.
-            await self.ask(parent, asked_by, action)
+            await self.ask(parent, asked_by, question)
 
     async def workspace(self, owner: OwnerId, asked_by: str, view: WorkspaceView) -> None:
         """The end of a workspace. Raises: Conflict when it is another one by the time of the answer."""
         if not asking.union(self._server, view.gates).workspace:
             return
-        await self._pass(owner, asked_by, asking.workspace_action(view.tenant))
+        await self._pass(owner, asked_by, questions.workspace_question(view.tenant))
         if self._workspaces.find(owner, view.tenant).workspace != view.workspace:
             raise Conflict(f"workspace {view.tenant} is another one now than was approved")
 
     # Its list
 
-    async def hosts(self, session: Session, asked_by: str, changed: SessionSpec) -> tuple[str, ...]:
+    async def hosts(self, session: Session, asked_by: str, changed: SessionSpec) -> Wider:
         """What of a wider list is approved."""
-        wider = asking.widened(session.spec, changed) if self.of(session).egress else ()
+        wider = asking.widened(session.spec, changed) if self.of(session).egress else Wider()
         if wider:
-            await self.ask(session, asked_by, asking.hosts_action(wider))
+            await self.ask(session, asked_by, questions.hosts_question(wider))
         return wider
 
-    def check_hosts(self, session: Session, changed: SessionSpec, approved: Sequence[str]) -> None:
+    def check_hosts(self, session: Session, changed: SessionSpec, approved: Wider) -> None:
         """The list may have changed while the question waited. Raises: Conflict."""
-        if self.of(session).egress and not set(asking.widened(session.spec, changed)) <= set(approved):
+        if self.of(session).egress and not asking.widened(session.spec, changed).is_within(approved):
             raise Conflict("the session's list has changed while this waited for approval: ask again")
 
     # Commands and files
 
-    async def command(self, session: Session, asked_by: str, command: Command) -> None:
+    async def command(self, session: Session, asked_by: str, command: Command, find_program: FindProgram) -> None:
+        """Raises: Denied, InvalidSpec, Conflict when it would run another program than was approved."""
         gates = self.of(session)
         if not gates.commands:
             return
         length = asking.command_length(command)
         if length > LONGEST:
             raise InvalidSpec("it is larger than 1 MiB: write it to a file first", field="command")
-        if length > LONG:
-            pattern = await asyncio.to_thread(asking.command_match, gates, command)
-        else:
-            pattern = asking.command_match(gates, command)
-        if pattern:
-            await self.ask(session, asked_by, asking.command_action(pattern, command))
+        far = asyncio.to_thread if length > LONG else _here
+        match = await far(asking.command_match, gates, command)
+        if match is None:
+            return
+        env, user = {**session.spec.env, **command.env}, command.user or session.spec.user
+        whole = dataclasses.replace(command, env=env, user=user)
+        program = await find_program()
+        ask = functools.partial(questions.command_question, gate=match.pattern, found=match.span)
+        await self.ask(session, asked_by, await far(ask, whole, program))
+        if await find_program() != program:
+            raise Conflict("the command would now run another program than was approved: ask again")
 
     async def held(self, session: Session, op: str, **paths: str) -> tuple[Guard, bool]:
         """What the sandbox's agent is to look at when it makes a change, and whether somebody is asked before."""
@@ -180,8 +194,8 @@ class Gatekeeper:
         """A directory made, a file moved or removed."""
         guard, is_gated = await self.held(session, op, **paths)
         if is_gated:
-            action = asking.file_action(VERBS[op], list(paths.values()), guard.approved)
-            await self.ask(session, asked_by, f"{action}{also}")
+            question = questions.file_question(VERBS[op], list(paths.values()), guard.approved)
+            await self.ask(session, asked_by, f"{question}{also}")
         return guard
 
     # The wait itself
@@ -225,6 +239,11 @@ class Gatekeeper:
             reason=approval.reason,
         )
         self._at_gate(step, approval)
+
+
+async def _here(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """As `asyncio.to_thread` calls it, for what takes less time than a thread."""
+    return work(*args, **kwargs)
 
 
 def _refusal(decided: Approval) -> Denied:

@@ -1,42 +1,32 @@
-"""Where a person is asked before a call goes on: given the gates and what is asked for, the question, or none.
+"""Where a person is asked before a call goes on: given the gates and what is asked for, whether somebody is.
 
-Nothing here waits or looks at anything. A question says all that it is about: the exact hosts, the place with the size
-and the digest of what is written there, the command's own text, so that whoever reads it decides on this and nothing else.
-Text that comes from outside is shown so that it cannot pretend to be something else.
+Nothing here waits or looks at anything. What is asked then is in `questions`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import posixpath
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from k8e.engine.questions import Wider, place, word
 from k8e.errors import HostUnsupported, InvalidSpec
-from k8e.model import Argv, Code, Command, EgressMode, Gates, SecretRef, SessionSpec, Shell
+from k8e.model import Argv, Code, Command, EgressMode, Gates, SessionSpec, Shell
 
 __all__ = [
-    "command_action",
+    "CommandMatch",
     "command_length",
     "command_match",
-    "creation_action",
-    "file_action",
     "gates_from",
     "gates_to_json",
-    "hosts_action",
     "is_held",
     "normal",
     "parse",
-    "shown",
     "union",
     "widened",
-    "workspace_action",
-    "write_action",
 ]
 
-HOME: Final = "/workspace"
 FLAGS: Final = ("egress", "workspace", "secrets")
 MOST: Final = 64
 """Paths or patterns of one session."""
@@ -44,9 +34,13 @@ PATH_BYTES: Final = 4096
 PATTERN_CHARS: Final = 512
 PATTERN_MEMORY: Final = 1 << 18
 """What one pattern may take when it is compiled and searched."""
-SHOWN_BYTES: Final = 600
-"""Of a text from outside, in a question: more than a person reads, and four of them within what a question may hold."""
-LIST_BYTES: Final = 1200
+
+
+class CommandMatch(NamedTuple):
+    """A pattern, and where it was found in a command's text."""
+
+    pattern: str
+    span: tuple[int, int]
 
 
 def union(*several: Gates) -> Gates:
@@ -81,7 +75,7 @@ def parse(entries: Iterable[str]) -> Gates:
             flags.add(name)
         else:
             raise InvalidSpec(
-                f"{shown(entry)!r} is none of {', '.join(FLAGS)}, write=PATH, command=PATTERN", field="gates"
+                f"{word(entry)} is none of {', '.join(FLAGS)}, write=PATH, command=PATTERN", field="gates"
             )
     named = {name: name in flags for name in FLAGS}
     return normal(Gates(**named, write_paths=tuple(lists["write"]), commands=tuple(lists["command"])))
@@ -101,15 +95,15 @@ def gates_to_json(gates: Gates) -> dict[str, Any]:
 # What is gated
 
 
-def widened(old: SessionSpec, new: SessionSpec) -> tuple[str, ...]:
+def widened(old: SessionSpec, new: SessionSpec) -> Wider:
     """What the new list lets through and the old one did not, entry by entry: what is added, and denials taken away.
 
     An entry that another one covers counts, too: an entry is what a person can judge.
     """
-    added = [entry for entry in new.allowed_hosts if entry not in old.allowed_hosts and not entry.startswith("!")]
-    lifted = [entry for entry in old.allowed_hosts if entry not in new.allowed_hosts and entry.startswith("!")]
-    opened = ["the open network"] if new.network is EgressMode.OPEN and old.network is not EgressMode.OPEN else []
-    return (*opened, *added, *(f"{entry[1:]} (until now denied)" for entry in lifted))
+    added = (entry for entry in new.allowed_hosts if entry not in old.allowed_hosts and not entry.startswith("!"))
+    lifted = (entry for entry in old.allowed_hosts if entry not in new.allowed_hosts and entry.startswith("!"))
+    opens = new.network is EgressMode.OPEN and old.network is not EgressMode.OPEN
+    return Wider(opens, tuple(added), tuple(lifted))
 
 
 def is_held(gates: Gates, path: str, *, above: bool = False) -> bool:
@@ -117,102 +111,27 @@ def is_held(gates: Gates, path: str, *, above: bool = False) -> bool:
 
     Where links lead only the sandbox can say; this is what holds whatever it says.
     """
-    place = _place(path)
-    return any(_is_at_or_below(place, gate) or (above and _is_at_or_below(gate, place)) for gate in gates.write_paths)
+    there = place(path)
+    return any(_is_at_or_below(there, gate) or (above and _is_at_or_below(gate, there)) for gate in gates.write_paths)
 
 
 def command_length(command: Command) -> int:
     return len(_command_text(command))
 
 
-def command_match(gates: Gates, command: Command) -> str:
-    """The first pattern that is found in a command's text, or nothing."""
+def command_match(gates: Gates, command: Command) -> CommandMatch | None:
+    """The first pattern that is found in a command's text."""
     if not gates.commands:
-        return ""
+        return None
     text = _plain(_command_text(command))
-    return next((pattern for pattern in gates.commands if _searching(pattern)(text)), "")
-
-
-# What is asked
-
-
-def hosts_action(entries: Sequence[str]) -> str:
-    return f"let the session reach {_listed(entries)}"
-
-
-def creation_action(*, tenant: str, hosts: Sequence[str], secrets: Sequence[SecretRef]) -> str:
-    """One question for all that a new session is to have; empty where nobody needs to be asked."""
-    wishes = []
-    if hosts:
-        wishes.append(f"may reach {_listed(hosts)}")
-    if secrets:
-        named = [f"{each.secret_name}:{each.key} as {each.env_var}" for each in secrets]
-        wishes.append(f"sees {_listed(named)}")
-    if not wishes:
-        return ""
-    whose = f" of tenant {shown(tenant)}" if tenant else ""
-    return f"create a session{whose} that {' and that '.join(wishes)}"
-
-
-def write_action(path: str, places: Sequence[str], *, size: int, sha256: str, append: bool, perm: int | None) -> str:
-    verb = "append" if append else "write"
-    mode = f", mode {perm:04o}" if perm is not None else ""
-    return f"{verb} {size} bytes to {_located(path, places)} (sha256 {sha256}{mode})"
-
-
-def file_action(verb: str, paths: Sequence[str], places: Sequence[str]) -> str:
-    """`remove x`, `move x to y`, `make the directory x`."""
-    named = f"{verb} {' to '.join(shown(path) for path in paths)}"
-    elsewhere = [place for place in places if place not in {_place(path) for path in paths}]
-    return f"{named}, which is {' and '.join(shown(each) for each in elsewhere)}" if elsewhere else named
-
-
-def workspace_action(tenant: str) -> str:
-    return f"delete the workspace of tenant {shown(tenant)} with all its files"
-
-
-def command_action(pattern: str, command: Command) -> str:
-    text = _command_text(command)
-    kind = f"{command.what.language} program" if isinstance(command.what, Code) else "command"
-    user = f" as {shown(command.user)}" if command.user else ""
-    return f"run the {kind}{user} in {shown(command.cwd)}, which matches {shown(pattern)}: {shown(text)}"
-
-
-def shown(text: str, *, most: int = SHOWN_BYTES) -> str:
-    """Text from outside on one line: what cannot be seen, or would end the line, stands there by its number.
-
-    Of a long one the beginning, and by its digest the whole.
-    """
-    plain = "".join(char if char.isprintable() else _escaped(char) for char in text[:most])
-    if len(text) <= most and len(plain.encode()) <= most:
-        return plain
-    raw = text.encode("utf-8", "surrogatepass")
-    beginning = plain.encode()[:most].decode("utf-8", "ignore")
-    return f"{beginning}… ({len(raw)} bytes, sha256 {hashlib.sha256(raw).hexdigest()})"
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape", "surrogatepass").decode("ascii")
-
-
-def _listed(entries: Sequence[str]) -> str:
-    return shown(", ".join(entries), most=LIST_BYTES)
-
-
-def _located(path: str, places: Sequence[str]) -> str:
-    elsewhere = [place for place in places if place != _place(path)]
-    return f"{shown(path)}, which is {' and '.join(shown(each) for each in elsewhere)}" if elsewhere else shown(path)
-
-
-def _place(path: str) -> str:
-    """A path as a request means it: relative ones are below the workspace, and a second slash means nothing."""
-    return "/" + posixpath.normpath(posixpath.join(HOME, path)).lstrip("/")
+    found = ((pattern, _searching(pattern)(text)) for pattern in gates.commands)
+    return next((CommandMatch(pattern, each.span()) for pattern, each in found if each), None)
 
 
 def _gate_path(path: str) -> str:
     if not path or "\0" in path or len(path.encode("utf-8", "surrogateescape")) > PATH_BYTES:
-        raise InvalidSpec(f"{shown(path)!r} is not a path", field="gates.write_paths")
-    return _place(path)
+        raise InvalidSpec(f"{word(path)} is not a path", field="gates.write_paths")
+    return place(path)
 
 
 def _is_at_or_below(path: str, top: str) -> bool:
@@ -233,7 +152,7 @@ def _plain(text: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _searching(pattern: str) -> Callable[[str], object]:
+def _searching(pattern: str) -> Callable[[str], Any]:
     """A search for a pattern, in time that grows with the text and not faster. Raises: InvalidSpec, HostUnsupported."""
     if not pattern or len(pattern) > PATTERN_CHARS:
         raise InvalidSpec(f"use 1-{PATTERN_CHARS} characters", field="gates.commands")
@@ -246,10 +165,10 @@ def _searching(pattern: str) -> Callable[[str], object]:
     options = re2.Options()
     options.max_mem, options.never_capture, options.log_errors = PATTERN_MEMORY, True, False
     try:
-        search: Callable[[str], object] = re2.compile(pattern, options).search
+        search: Callable[[str], Any] = re2.compile(pattern, options).search
     except re2.error as error:
         raise InvalidSpec(
-            f"{shown(pattern)} is not a pattern (RE2): {_reason(error)}", field="gates.commands"
+            f"{word(pattern)} is not a pattern (RE2): {_reason(error)}", field="gates.commands"
         ) from error
     return search
 

@@ -79,7 +79,7 @@ async def ask(call: ToolCall, approval: Approval) -> None:
     if unheard or not person.can_ask_now(call):
         return
     try:
-        said = await person.shown(call, person.question(approval.session_id, approval.action))
+        said = await person.shown(call, person.question(approval.session_id, approval.action, is_gate=True))
     except BaseException:
         call.scope.release(approval.approval_id)  # it may hold up another call than this one, which ends
         raise

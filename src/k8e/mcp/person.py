@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import unicodedata
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError, NoBackChannelError
@@ -19,6 +18,8 @@ from k8e.client import Approval
 from k8e.client.errors import Conflict, Denied, SandboxError
 from k8e.mcp.calls import ToolCall
 from k8e.mcp.results import visible
+from k8e.visible import LINES, first_unseen, quoted
+from k8e.visible import shown as shown_text
 
 __all__ = ["approve_command", "can_ask", "can_ask_now", "question", "settle", "shown", "unheard"]
 
@@ -28,7 +29,6 @@ REASON_CHARS = 1000
 PRESENCE = "elicitation"
 LOCAL = frozenset({"unix", "loopback"})
 """The ways in on which the server knows which user of its machine this is."""
-UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 TRIES = 4
 PAUSE_S = 0.5
 """After the first try to pass an answer on; doubled after each."""
@@ -54,9 +54,12 @@ async def unheard(call: ToolCall) -> str:
     return call.scope.unheard
 
 
-def question(session_id: str, action: str) -> types.ElicitRequestFormParams:
-    where = f" (sandbox session {visible(session_id)})" if session_id else ""
-    text = f"An agent asks for your approval{where}:\n\n{visible(action)}"
+def question(session_id: str, action: str, *, is_gate: bool = False) -> types.ElicitRequestFormParams:
+    """Each line of the action stands behind a mark, so that none of them looks like one of ours."""
+    where = f" in sandbox session {quoted(session_id)}" if session_id else ""
+    who = f"A call{where} waits for your approval" if is_gate else f"An agent{where} asks for your approval"
+    lines = "\n".join(f"| {line}" for line in shown_text(action, keep="\n").split("\n"))
+    text = f"{who}{'' if is_gate else ', in its own words'}:\n\n{lines}"
     approve = {"type": "boolean", "title": "Approve", "description": "Let the agent do this", "default": False}
     reason = {"type": "string", "title": "Reason", "description": "Why, for the agent and the audit log"}
     schema = {"type": "object", "properties": {"approve": approve, "reason": reason}, "required": ["approve"]}
@@ -106,7 +109,9 @@ async def settle(call: ToolCall, approval_id: str, said: types.ElicitResult | No
 def seen(text: str) -> str:
     """What of a person's words can be seen: the server takes no others, and a joined emoji must not cost the answer."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    return "".join(char for char in lines if char in "\n\t" or unicodedata.category(char) not in UNSEEN)
+    while hidden := first_unseen(lines, keep=LINES):
+        lines = lines.replace(hidden, "")
+    return lines
 
 
 def approve_command(approval: Approval) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from k8e.a2a.asks import Program, Upload
 from k8e.a2a.vigil import is_about
-from k8e.engine.gates import command_action, file_action, write_action
+from k8e.engine.questions import FoundProgram, command_question, file_question, write_question
 from k8e.model import Code, Command, Language, Shell
 
 texts = st.text(max_size=900) | st.sampled_from(["x" * 600, "x" * 601, "é" * 300, "é" * 301, "a\nb", "a\\nb", "a\x00b"])
@@ -18,12 +18,12 @@ texts = st.text(max_size=900) | st.sampled_from(["x" * 600, "x" * 601, "é" * 30
 
 def asked(code: str, language: str) -> str:
     what = Shell(code) if language == "sh" else Code(language=Language(language), text=code)
-    return command_action("a pattern", Command(what=what))
+    return command_question(Command(what=what), FoundProgram("/bin/sh", "/bin/sh"), gate="a pattern", found=(0, 1))
 
 
 def written(path: str, data: bytes) -> str:
     sha256 = hashlib.sha256(data).hexdigest()
-    return write_action(path, (), size=len(data), sha256=sha256, append=False, perm=None)
+    return write_question(path, (), size=len(data), sha256=sha256, append=False, perm=None)
 
 
 @given(texts, st.sampled_from(["sh", "python"]))
@@ -38,7 +38,7 @@ def test_another_program_of_the_same_session_is_not_taken_for_it(size: int) -> N
     assert is_about(asked(mine, "sh"), program)
     assert not is_about(asked(other, "sh"), program)
     assert not is_about(written("deploy", mine.encode()), program)
-    assert not is_about(file_action("remove", [mine], ()), program)
+    assert not is_about(file_question("remove", [mine], ()), program)
 
 
 @given(st.binary(max_size=50))

@@ -138,10 +138,43 @@ def test_what_is_asked_cannot_look_like_a_line_of_ours(asked: str, at_terminal: 
     person = at_terminal("approve", asked)
     person.wait_for("\nAllow this? [y/N] ")
     lines = person.shown.split("\n")
-    assert lines[0] == "An action waits for approval:"
+    assert lines[0] == "An agent asks, in its own words:"
     assert [line for line in lines if line.startswith("Allow this?")] == ["Allow this? [y/N] "]
     assert "  | Allow this? [y/N] y" in lines
     assert max(map(len, lines)) <= 80
+
+
+def test_what_is_longer_than_the_screen_is_read_through_before_anything_can_be_said(
+    k8e: Run, session_id: str, at_terminal: Callable[..., AtTerminal]
+) -> None:
+    action = "drop the table\n" + "\n".join(f"line {number}" for number in range(50))
+    asked = str(told(k8e("confirm", session_id, action, "--no-wait"))["approval_id"])
+    person = at_terminal("approve", asked)
+    person.wait_for("(29 more lines: Enter to go on, anything else to stop) ")
+    assert "Allow this?" not in person.shown
+    person.type(b"\n")
+    person.wait_for("(6 more lines")
+    person.type(b"\n")
+    person.wait_for("(that is all")
+    assert all(f"  | line {number}\n" in person.shown for number in range(50))
+    person.type(b"\n")
+    person.wait_for("In short:\n  | drop the table\n")
+    person.wait_for("\nAllow this? [y/N] ")
+    person.type(b"y\n")
+    assert person.ended()[0] == 0
+    assert status(k8e, asked)["status"] == "approved"
+
+
+def test_a_yes_before_the_end_of_a_long_question_decides_nothing(
+    k8e: Run, session_id: str, at_terminal: Callable[..., AtTerminal]
+) -> None:
+    action = "drop the table\n" + "\n".join(f"line {number}" for number in range(50))
+    asked = str(told(k8e("confirm", session_id, action, "--no-wait"))["approval_id"])
+    person = at_terminal("approve", asked)
+    person.wait_for("more lines: Enter to go on")
+    person.type(b"y\n")
+    assert person.ended()[0] == 1
+    assert status(k8e, asked)["status"] == "pending"
 
 
 @pytest.mark.parametrize("keys", [b"n\n", b"\n", b"yep\n", b"\x04"])
@@ -234,12 +267,12 @@ def test_a_call_that_waits_says_for_what_and_then_goes_on_or_ends(
         call.stdin = None
         line = call.stderr.readline().decode()
         assert line.startswith("k8e: waits for approval approval-")
-        assert "write 3 bytes to deploy/app" in line
+        assert 'write 3 bytes to "deploy/app"' in line
         hint = call.stderr.readline().decode()
         approval_id = hint.split()[-1]
         person = at_terminal("approve", approval_id, *(() if is_allowed else ("--reject",)))
         person.wait_for("[y/N] ")
-        assert "write 3 bytes to deploy/app" in person.shown
+        assert 'A call waits for approval. It is to:\n  | write 3 bytes to "deploy/app"' in person.shown
         person.type(b"y\n")
         assert person.ended()[0] == 0
         out, _ = call.communicate(timeout=PATIENCE_S)
@@ -267,7 +300,7 @@ def test_a_sub_agent_that_waits_says_for_what(k8e: Run, environ: dict[str, str])
         call.kill()
         call.communicate()
     assert line.startswith(f"k8e: waits for approval approval-{parent}-")
-    assert "sees waiting:value as TOKEN" in line
+    assert 'sees the value of "waiting:value" as "TOKEN"' in line
 
 
 class Beside:
@@ -317,4 +350,4 @@ def test_a_frame_breaks_lines_where_a_terminal_would() -> None:
     assert framed("ab\ncd", 80) == ["  | ab", "  | cd"]
     assert framed("x" * 30, 20) == ["  | " + "x" * 14, "  | " + "x" * 14, "  | xx"]
     assert framed("表" * 8, 20) == ["  | " + "表" * 7, "  | 表"]
-    assert framed("a\x1b[2Jb\tc", 80) == ["  | a?[2Jb?c"]
+    assert framed("a\x1b[2Jb\tc\u3164", 80) == [r"  | a\x1b[2Jb\tc\u3164"]

@@ -61,7 +61,8 @@ def test_a_gated_call_goes_on_when_somebody_allows_it(client: SandboxClient, per
             person, lambda: client.write_file(session.session_id, "deploy/app", "x" * 10), approved=True
         )
         assert asked.session_id == session.session_id
-        assert "write 10 bytes to deploy/app" in asked.action
+        assert 'write 10 bytes to "deploy/app"' in asked.action
+        assert asked.is_gate
         assert size == 10
         _, hosts = answered(
             person, lambda: client.update_allowed_hosts(session.session_id, add=["a.example"]), approved=True

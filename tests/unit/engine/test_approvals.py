@@ -241,6 +241,13 @@ async def test_the_history_is_bounded(approvals: Approvals, clock: Clock, monkey
         ("\u202egnihton\u202c", "cannot be seen"),
         ("zero\u200bwidth", "cannot be seen"),
         ("half\udcff", "cannot be seen"),
+        ("hangul\u3164filler", r"cannot be seen: U\+3164, HANGUL FILLER; leave it out"),
+        ("blank\u2800braille", "cannot be seen"),
+        ("joined\u034fletters", "cannot be seen"),
+        ("red\ufe0f", "cannot be seen"),
+        ("tagged\U000e0041", "cannot be seen"),
+        ("heap" + "\u0300" * 3, "cannot be seen"),
+        ("a\n" * 60, "more than 60 lines"),
     ],
 )
 async def test_text_that_shows_something_else_is_refused(approvals: Approvals, text: str, complaint: str) -> None:

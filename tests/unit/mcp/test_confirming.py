@@ -66,6 +66,15 @@ async def test_the_person_is_asked_in_their_own_window_and_approves(
     assert (kept.approval_id, kept.status) == (found["approval_id"], "approved")
 
 
+async def test_what_an_agent_writes_does_not_pass_for_our_words(door: OpenDoor, session_id: str) -> None:
+    person = Person(approve=False)
+    async with agent(door.target, elicitation=person) as client:
+        await confirm(client, session_id, action="tidy up\n\nAn administrator has approved this already:\n| yes")
+    heading, empty, *lines = person.asked[0].split("\n")
+    assert heading == f'An agent in sandbox session "{session_id}" asks for your approval, in its own words:'
+    assert (empty, lines) == ("", ["| tidy up", "| ", "| An administrator has approved this already:", "| | yes"])
+
+
 async def test_nobody_is_asked_a_question_that_hides_something(door: OpenDoor, session_id: str) -> None:
     person = Person(approve=True)
     async with agent(door.target, elicitation=person) as client:

@@ -139,7 +139,7 @@ async def test_the_person_is_asked_about_a_tenants_session_that_is_to_be_made(do
         made = await called(client, "sandbox_create_session", tenant_id="team", allowed_hosts=["new.example"])
         assert made.structured_content["allowed_hosts"] == ["new.example"]
     (question,) = person.asked
-    assert "create a session of tenant team that may reach new.example" in question
+    assert 'create a session of tenant "team" that may reach "new.example"' in question
 
 
 async def test_the_person_is_asked_about_the_own_session_of_a_tenant(
@@ -162,7 +162,7 @@ async def test_the_person_is_asked_about_a_sub_agent(door: OpenDoor, caller: Asy
         made = await called(client, "sandbox_run_subagent", parent_session_id=parent)
     assert made.structured_content["session_id"]
     (question,) = person.asked
-    assert "sees token:value as TOKEN" in question
+    assert 'sees the value of "token:value" as "TOKEN"' in question
     assert parent in question
 
 

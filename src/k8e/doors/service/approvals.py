@@ -110,4 +110,5 @@ def approval_message(view: ApprovalView) -> pb.Approval:
         expires_at=int(view.expires_at),
         decided_at=int(view.decided_at),
         owner=view.owner,
+        is_gate=view.is_gate,
     )

@@ -1,0 +1,277 @@
+"""What a person is asked at a gate: all that will be done if the answer is yes.
+
+The first line says it in short. Lines with names of ours follow, and the lines of a program stand behind a mark. Words from
+outside are quoted, so that none of them can pass for ours, and what is not seen is shown by its number. A long text is shown by its
+beginning, the place that the gate found and its end, and is known by its digest, so nothing is pushed out of sight.
+Nothing here waits or looks at anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final, NamedTuple
+
+from k8e.errors import InvalidSpec
+from k8e.model import Argv, Code, Command, SecretRef, Shell
+from k8e.visible import quoted, shown
+
+__all__ = [
+    "HOME",
+    "MAX_QUESTION_BYTES",
+    "FoundProgram",
+    "Wider",
+    "command_question",
+    "creation_question",
+    "file_question",
+    "hosts_question",
+    "listed",
+    "place",
+    "word",
+    "workspace_question",
+    "write_question",
+]
+
+HOME: Final = "/workspace"
+MAX_QUESTION_BYTES: Final = 16 * 1024
+WORD_BYTES: Final = 400
+"""Of a name or a path."""
+LIST_BYTES: Final = 1500
+ENVIRONMENT_BYTES: Final = 3000
+WIDTH: Final = 100
+"""Characters of a line of a program; a longer one goes on below."""
+BESIDE: Final = 100
+"""Characters around the place that the gate found."""
+FIRST_LINES, LINES_BEFORE, LINES_AFTER, LAST_LINES = 10, 2, 3, 6
+"""Of a long program: its beginning, what is around the place that the gate found, and its end."""
+
+
+class FoundProgram(NamedTuple):
+    """The file that a command would run, as the sandbox says; empty where there is none."""
+
+    path: str
+    real: str
+    """The same without links."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wider:
+    """What a new list of hosts lets through and the old one did not."""
+
+    opens_network: bool = False
+    added: tuple[str, ...] = ()
+    lifted: tuple[str, ...] = ()
+    """Denials that are taken away."""
+
+    def __bool__(self) -> bool:
+        return bool(self.opens_network or self.added or self.lifted)
+
+    def is_within(self, other: Wider) -> bool:
+        """Whether whoever approved the other has approved this."""
+        opens = other.opens_network or not self.opens_network
+        return opens and set(self.added) <= set(other.added) and set(self.lifted) <= set(other.lifted)
+
+
+# The questions
+
+
+def hosts_question(wider: Wider) -> str:
+    return f"let the session reach {_reached(wider)}"
+
+
+def creation_question(*, tenant: str, hosts: Wider, secrets: Sequence[SecretRef]) -> str:
+    """One question for all that a new session is to have; empty where nobody needs to be asked."""
+    wishes = []
+    if hosts:
+        wishes.append(f"may reach {_reached(hosts)}")
+    if secrets:
+        named = [f"{word(f'{each.secret_name}:{each.key}')} as {word(each.env_var)}" for each in secrets]
+        wishes.append(f"sees the value of {_joined(named)}")
+    if not wishes:
+        return ""
+    whose = f" of tenant {word(tenant)}" if tenant else ""
+    return f"create a session{whose} that {' and that '.join(wishes)}"
+
+
+def write_question(path: str, places: Sequence[str], *, size: int, sha256: str, append: bool, perm: int | None) -> str:
+    verb = "append" if append else "write"
+    mode = f", mode {perm:04o}" if perm is not None else ""
+    return f"{verb} {size} bytes to {_located([path], places)} (sha256 {sha256}{mode})"
+
+
+def file_question(verb: str, paths: Sequence[str], places: Sequence[str]) -> str:
+    """`remove "x"`, `move "x" to "y"`, `make the directory "x"`."""
+    return f"{verb} {_located(paths, places)}"
+
+
+def workspace_question(tenant: str) -> str:
+    return f"delete the workspace of tenant {word(tenant)} with all its files"
+
+
+def command_question(command: Command, program: FoundProgram, *, gate: str, found: tuple[int, int]) -> str:
+    """`found` is where the gate's pattern is in the command's text. Raises: InvalidSpec, when it cannot all be shown."""
+    kind = {Argv: "command", Shell: "shell command"}.get(type(command.what), "")
+    if isinstance(command.what, Code):
+        kind = f"{command.what.language} program"
+    summary = (
+        f"run a {kind} as {word(command.user or 'root')} in {word(command.cwd)}, which matches the gate {word(gate)}"
+    )
+    return "\n".join([summary, *(f"  {line}" for line in _details(command, program, found))])
+
+
+def _details(command: Command, program: FoundProgram, found: tuple[int, int]) -> Iterator[str]:
+    yield f"program: {_program(command, program)}"
+    if command.env:
+        yield f"environment: {_environment(command.env)}"
+    if command.terminal is not None:
+        yield "input: whatever is typed at its terminal"
+    elif command.stdin:
+        yield "input: sent by the caller, not shown here"
+    match command.what:
+        case Argv(argv):
+            yield f"arguments: {listed(argv[1:]) or 'none'}"
+            if len(joined := " ".join(argv)) > WORD_BYTES:
+                # Some of it is not shown above, but this is.
+                yield f"matches at: {word(joined[max(found[0] - BESIDE, 0) : min(found[1], found[0] + BESIDE) + BESIDE])}"
+        case Shell(text) | Code(text=text):
+            raw, lines = _raw(text), len(text.splitlines())
+            plural = "" if lines == 1 else "s"
+            yield f"text: {lines} line{plural}, {len(raw)} bytes, sha256 {hashlib.sha256(raw).hexdigest()}"
+            yield from _excerpt(text, found)
+
+
+def _program(command: Command, program: FoundProgram) -> str:
+    called = command.what.argv[0] if isinstance(command.what, Argv) and command.what.argv else ""
+    if not program.path:
+        return f"{word(called)}, which the sandbox does not find" if called else "the sandbox has none for it"
+    named = f", called {word(called)}" if called and called != program.path else ""
+    real = f", which is {word(program.real)}" if program.real != program.path else ""
+    return f"{word(program.path)}{real}{named}"
+
+
+def _environment(env: Mapping[str, str]) -> str:
+    """All of it: any variable may be the one that makes another program of this."""
+    text = ", ".join(f"{shown(name)}={quoted(value)}" for name, value in sorted(env.items()))
+    if len(text.encode()) > ENVIRONMENT_BYTES:
+        raise InvalidSpec(
+            f"a person has to approve this command and cannot be shown so much: {len(text.encode())} bytes with the "
+            f"session's own, and at most {ENVIRONMENT_BYTES} are shown; put it into a file that the command reads",
+            field="env",
+        )
+    return text
+
+
+def _reached(wider: Wider) -> str:
+    entries = [*wider.added, *(entry.removeprefix("!") for entry in wider.lifted)]
+    parts = ["the open network"] if wider.opens_network else []
+    parts += [listed(wider.added)] if wider.added else []
+    parts += [f"what was denied until now, {listed(entries[len(wider.added) :])}"] if wider.lifted else []
+    return " and ".join(parts)
+
+
+def _located(paths: Sequence[str], places: Sequence[str]) -> str:
+    """The paths as they were given, and where that really is, if it is elsewhere."""
+    named = " to ".join(word(path) for path in paths)
+    elsewhere = [each for each in places if each not in {place(path) for path in paths}]
+    return f"{named}, which is {' and '.join(map(word, elsewhere))}" if elsewhere else named
+
+
+def place(path: str) -> str:
+    """A path as a request means it: relative ones are below the workspace, and a second slash means nothing."""
+    return "/" + posixpath.normpath(posixpath.join(HOME, path)).lstrip("/")
+
+
+# Words from outside
+
+
+def word(text: str, *, most: int = WORD_BYTES) -> str:
+    """Quoted; a long one by its beginning and its end, and by its digest the whole."""
+    if len(text) <= most and len((whole := quoted(text)).encode()) <= most:
+        return whole
+    raw, half = _raw(text), most // 2
+    beginning, end = quoted(_fitting(text, half)), quoted(_fitting(text[::-1], half)[::-1])
+    return f"{beginning} … {end} ({len(raw)} bytes, sha256 {hashlib.sha256(raw).hexdigest()})"
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Each one quoted."""
+    return _joined([word(text) for text in texts])
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Of many words the first and the last ones, and by a digest all of them."""
+    whole = ", ".join(words)
+    if len(whole.encode()) <= LIST_BYTES:
+        return whole
+    first = _as_many(words, LIST_BYTES // 2)
+    last = _as_many(words[: len(first) - 1 : -1], LIST_BYTES // 4)[::-1]
+    left_out = len(words) - len(first) - len(last)
+    digest = hashlib.sha256(whole.encode()).hexdigest()
+    return ", ".join([*first, f"… {left_out} more (sha256 of the whole list {digest}) …", *last])
+
+
+def _as_many(words: Sequence[str], most: int) -> list[str]:
+    taken, used = list[str](), 0
+    for each in words:
+        used += len(each.encode()) + 2
+        if used > most:
+            break
+        taken.append(each)
+    return taken
+
+
+def _fitting(text: str, most: int) -> str:
+    """As much of its beginning as is not longer than that when it is quoted."""
+    low, high = 0, min(len(text), most)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(quoted(text[:middle]).encode()) <= most:
+            low = middle
+        else:
+            high = middle - 1
+    return text[:low]
+
+
+def _raw(text: str) -> bytes:
+    """The bytes that a text stands for, also where they are not UTF-8."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+# Programs
+
+
+def _excerpt(text: str, found: tuple[int, int]) -> list[str]:
+    """The lines that are shown, and how many are not in between."""
+    lines = _lines(text)
+    first, last = len(_lines(text[: found[0]])) - 1, len(_lines(text[: found[1]])) - 1
+    near = range(first - LINES_BEFORE, min(last, first + LINES_AFTER) + LINES_AFTER)
+    chosen = [
+        at < FIRST_LINES or at in near or at >= len(lines) - LAST_LINES or len(lines) <= FIRST_LINES + LAST_LINES
+        for at in range(len(lines))
+    ]
+    made: list[str] = []
+    for is_chosen, group in groupby(zip(chosen, lines, strict=True), key=lambda each: each[0]):
+        part = [line for _, line in group]
+        made += part if is_chosen else [f"… {len(part)} lines left out …"]
+    return made
+
+
+def _lines(text: str) -> list[str]:
+    """Behind a mark, a long one in several, and many empty ones as one."""
+    pieces = [piece for line in shown(text, keep="\n").split("\n") for piece in _pieces(line)]
+    made: list[str] = []
+    for is_empty, group in groupby(pieces, key=lambda piece: not piece[1:].strip()):
+        part = list(group)
+        made += [f"({len(part)} empty lines)"] if is_empty and len(part) > 2 else part
+    return made
+
+
+def _pieces(line: str) -> Iterator[str]:
+    for start in range(0, max(len(line), 1), WIDTH):
+        yield f"{': ' if start else '| '}{line[start : start + WIDTH]}"
