@@ -20,11 +20,11 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import h11
 
 from k8e.egress.authority import Authority
-from k8e.egress.content_encoding import Decoder
+from k8e.egress.content_encoding import Decoder, UnknownEncoding
 from k8e.egress.desk import Desk, Dial, Member
 from k8e.egress.http import LIMIT, Refused
 from k8e.egress.scrub import Masked, Scrubber, in_pieces
-from k8e.egress.spellings import SecretPattern, Unsearchable
+from k8e.egress.spellings import SecretPattern
 from k8e.egress.swap import Swap
 from k8e.egress.tls import TlsStream
 from k8e.egress.turns import Turns, Worker
@@ -295,8 +295,8 @@ class _Connection:
                 else:
                     raise _Over
             await self._stream_in()
-        except Unsearchable as error:
-            reason = f"{self._name} answered in a form that cannot be looked into ({error})"
+        except UnknownEncoding as error:
+            reason = f"{self._name} answered in an encoding that cannot be looked into ({error})"
             self._deny(reason, protocol="http")
             await self._refuse(502, reason)
             raise _Over from error

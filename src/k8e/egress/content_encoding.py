@@ -8,15 +8,13 @@ from typing import Final, Protocol
 
 import brotli  # type: ignore[import-untyped]  # the library ships no types
 
-from k8e.egress.spellings import Unsearchable
-
 __all__ = ["Decoder", "UnknownEncoding", "decoder"]
 
 _PIECE_BYTES: Final = 256 * 1024
 # The most that one step of decompression may yield: a bomb then costs time, which is its sender's, not our memory.
 
 
-class UnknownEncoding(Unsearchable):
+class UnknownEncoding(ValueError):
     """A body in an encoding that we cannot look into."""
 
 

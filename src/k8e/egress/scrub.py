@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from k8e.egress.spellings import SecretPattern, Text
+from k8e.egress.spellings import SecretPattern, views
 
 __all__ = ["Masked", "Scrubber", "in_pieces", "stand_in"]
 
 _FILL: Final = b"*"
 _PIECE_BYTES: Final = 8 * 1024
+_CONTEXT_BYTES: Final = 64
 _EMPTY_LINES: Final = (b"\n\n", b"\n\r\n")
 
 
@@ -56,18 +57,14 @@ class Scrubber:
         return bool(self._held)
 
     def feed(self, data: bytes) -> bytes:
-        """Raises: Unsearchable."""
         return self._pass_on(self._held + data, self._overlap)
 
     def release(self) -> bytes:
-        """What was held back, because nothing more comes for now; the rest of an echo that began in it is replaced later.
-
-        Raises: Unsearchable.
-        """
+        """What was held back, because nothing more comes for now; the rest of an echo that began in it is replaced later."""
         return self._pass_on(self._held, 0)
 
     def whole(self, data: bytes) -> bytes:
-        """A text that is complete, such as a header. Raises: Unsearchable."""
+        """A text that is complete, such as a header."""
         done: list[bytes] = []
         at = 0
         for start, end, mask in self._found(data):
@@ -88,22 +85,27 @@ class Scrubber:
             at = max(at, clear)
         end = max(end, at)
         done.append(text[at:end])
-        self._past, self._held = text[max(clear, end - self._overlap) : end], text[end:]
+        # An echo that began before the last `_overlap` bytes of the text is complete, and was found. A little more of the past
+        # shows where escapes begin.
+        kept = min(len(text) - self._overlap, end - _CONTEXT_BYTES)
+        self._past, self._held = text[max(clear, kept, 0) : end], text[end:]
         return b"".join(done)
 
-    def _found(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """Where which secret is, from left to right, none within another; of two at one place the longer one."""
-        text = Text(data)
-        nearest = {each: found for each in self._secrets if (found := each.pattern.find(text))}
-        while nearest:
-            first = min(nearest, key=lambda each: (nearest[each][0], -nearest[each][1]))
-            start, end = nearest[first]
-            yield start, end, first.mask
-            for other in [each for each, (where, _) in nearest.items() if where < end]:
-                if found := other.pattern.find(text, end):
-                    nearest[other] = found
-                else:
-                    del nearest[other]
+    def _found(self, data: bytes) -> list[tuple[int, int, bytes]]:
+        """Where secrets are and what stands in their place, from left to right; those that overlap as one."""
+        spans = [
+            (start, end, each.mask)
+            for view in views(data)
+            for each in self._secrets
+            for start, end in each.pattern.spans(view)
+        ]
+        joined: list[tuple[int, int, bytes]] = []
+        for start, end, mask in sorted(spans, key=lambda span: (span[0], -span[1])):
+            if joined and start < joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(end, joined[-1][1]), joined[-1][2])
+            else:
+                joined.append((start, end, mask))
+        return joined
 
 
 def _after_last_empty_line(text: bytes) -> int:

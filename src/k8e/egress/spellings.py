@@ -1,192 +1,173 @@
-"""Finds a secret in what a server sends back, in whatever spelling it echoes it. No I/O.
+"""Finds secrets in what a server sends back, in whatever spelling it echoes them. No I/O.
 
-A secret is not looked for as a list of spellings. Each of its characters is compared with what the text may *mean* at that
-place: the byte itself, a backslash escape (JSON, JavaScript, C, shells), a percent code, an HTML entity, or one of these within
-another, as in JSON inside JSON. The same is done for the secret in base64 (at each of the three places in a group of three
-bytes, in both alphabets, with line breaks) and in hexadecimal digits.
+The text is decoded first, without a look at any secret. Backslash escapes (JSON, JavaScript, C, shells), percent codes and HTML
+entities are undone layer by layer: each kind alone, each followed by each, and all kinds at once three times. Every result that
+differs is a `View` of the text. In each of them each secret is then searched for: as it is, in hexadecimal digits, and within
+base64, where it can stand at three places of a group of three bytes.
 
-Reading a text this way in Python is slow, so RE2 finds the places where reading is worth while: those where the first
-characters of a form may begin. Its expression accepts more than the reading does, never less.
+SAFETY: a program inside may choose the text, and must not learn from the time of a search, or from its being given up, how a secret
+begins. Decoding does not depend on secrets, nothing is given up, and RE2 takes one step for each byte, matching or not.
 """
 
 from __future__ import annotations
 
 import base64
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from html.entities import html5
+from itertools import accumulate
 from typing import Final
 
 import re2  # type: ignore[import-untyped]  # the library ships no types
 
-__all__ = ["SecretPattern", "Text", "Unsearchable"]
+__all__ = ["SecretPattern", "View", "views"]
 
-LAYERS: Final = 3
-"""Escapes within escapes that are undone."""
 BYTES_PER_CHARACTER: Final = 12
-"""What an echo may take for each character of a secret; a longer one is not found, so that the bytes to hold back are bounded."""
-BYTES_PER_BASE64_CHARACTER: Final = 3
-BYTES_PER_HEX_DIGIT: Final = 2
-"""Less, because encoders leave letters and digits alone; there is room for the line breaks in between."""
-FILTERED_CHARACTERS: Final = 4
-"""Of each form, that the filter looks for. All forms are longer."""
-FILTER_MEMORY: Final = 8 * 1024 * 1024
-STEPS_PER_BYTE: Final = 3
-STEPS_AT_LEAST: Final = 8192
-"""How long a text may be searched. One with many echoes takes a step or two per byte; what takes more is made for it."""
+FULLY_ESCAPED: Final = 256
+BYTES_PER_FURTHER_CHARACTER: Final = 3
+"""The longest echo: twelve bytes for each of the first 256 characters of a secret, three for each further one."""
+SEARCH_MEMORY: Final = 32 * 1024 * 1024
+"""At most, for one secret. RE2 takes it when it is needed: for secrets of thousands of characters."""
 
-BACKSLASH, PERCENT, AMPERSAND, PLUS, SPACE = b"\\%&+ "
-INTRODUCERS: Final = frozenset(b"\\%&")
-BREAK: Final = b"\r\n"
-"""Either of them, or both."""
-NAMES: Final = {
-    name[:-1]: ord(char) for name, char in html5.items() if name.endswith(";") and len(char) == 1 and char.isascii()
-}
-"""HTML's names of ASCII characters: `amp`, `sol`, `plus`."""
-
-AFTER_BACKSLASH: Final = re.compile(
-    rb"u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|u(?:\{|%7[bB])([0-9A-Fa-f]{1,6})(?:\}|%7[dD])|x([0-9A-Fa-f]{2})|([0-3][0-7]{2})|([nr])"
-)
-AFTER_PERCENT: Final = re.compile(rb"([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})")
-AFTER_AMPERSAND: Final = re.compile(
-    rb"(?:(?:#|%23)(?:([0-9]{1,7})|[xX]([0-9A-Fa-f]{1,6}))(?:;|%3[bB])?)|([A-Za-z]{2,24})(?:;|%3[bB])"
-)
-
-Reading = tuple[int, int]
-"""A character, and where the bytes that mean it end."""
-
-
-class Unsearchable(ValueError):
-    """What cannot be searched for secrets, and so must not pass."""
-
-
-class Text:
-    """A text that is searched, with what its bytes may mean. Each place is read once, and the steps are counted."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self._known: dict[tuple[int, int], frozenset[Reading]] = {}
-        self._steps_left = STEPS_AT_LEAST + STEPS_PER_BYTE * len(data)
-
-    def step(self, count: int = 1) -> None:
-        """Count what a search does. Raises: Unsearchable when it was too much."""
-        self._steps_left -= count
-        if self._steps_left < 0:
-            raise Unsearchable("a text that can be read in too many ways")
-
-    def readings(self, at: int, layers: int = LAYERS) -> frozenset[Reading]:
-        """Each character that may be meant by what begins here."""
-        data = self.data
-        if at >= len(data):
-            return frozenset()
-        if layers == 0 or data[at] not in INTRODUCERS:
-            return frozenset({(data[at], at + 1)})
-        if (known := self._known.get((at, layers))) is None:
-            # A secret is ASCII: other characters cannot be part of it, and some numbers are no character at all.
-            known = frozenset(each for each in self._escapes(at, layers - 1) if 0 <= each[0] < 128)
-            self._known[at, layers] = known
-        return known
-
-    def _escapes(self, at: int, layers: int) -> Iterator[Reading]:
-        for char, end in self.readings(at, layers):
-            yield char, end
-            if char == BACKSLASH:
-                yield from self._after_backslash(end, layers)
-            elif char == PERCENT and (found := AFTER_PERCENT.match(self.data, end)):
-                yield int(found[1] or found[2], 16), found.end()
-            elif char == AMPERSAND and (found := AFTER_AMPERSAND.match(self.data, end)):
-                yield _entity(found), found.end()
-
-    def _after_backslash(self, at: int, layers: int) -> Iterator[Reading]:
-        if found := AFTER_BACKSLASH.match(self.data, at):
-            digits = found[1] or found[2] or found[3] or found[4]
-            if digits:
-                yield int(digits, 16), found.end()
-            elif found[5]:
-                yield int(found[5], 8), found.end()
-            else:
-                yield (10 if found[6] == b"n" else 13), found.end()
-        # Before a letter or a digit a backslash makes another character of it; before anything else it means nothing.
-        yield from ((char, end) for char, end in self.readings(at, layers) if not chr(char).isalnum())
-
-
-def _entity(found: re.Match[bytes]) -> int:
-    if found[1]:
-        return int(found[1])
-    return int(found[2], 16) if found[2] else NAMES.get(found[3].decode(), -1)
+# --- the text ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """A secret as it is, or as an encoder of bytes writes it."""
+class Kind:
+    """A kind of escape: the byte that each begins with, and what they look like."""
 
-    characters: bytes
-    same: bytes
-    """For `bytes.translate`: characters that mean the same become one."""
-    most_bytes: int
-    may_break: bool = False
-    """Whether lines may end between any two characters."""
-
-    def end(self, text: Text, start: int) -> int:
-        """Where an echo of it that begins at this place ends; -1 when there is none. Raises: Unsearchable."""
-        plain_end = start + len(self.characters)
-        if text.data[start:plain_end].translate(self.same) == self.characters:
-            return plain_end
-        ends = {start}
-        for char in self.characters:
-            text.step(len(ends))
-            ends = {end for at in ends for end in self._after(text, at, char)}
-            if not ends:
-                return -1
-        found = max(ends)
-        return found if found - start <= self.most_bytes else -1
-
-    def _after(self, text: Text, at: int, char: int) -> set[int]:
-        places = {at}
-        if self.may_break:
-            for one in BREAK:
-                places |= {end for place in places for meant, end in text.readings(place) if meant == one}
-        return {end for place in places for meant, end in text.readings(place) if self._means(meant, char)}
-
-    def _means(self, meant: int, char: int) -> bool:
-        if meant == PLUS and char == SPACE:
-            return True  # as HTML forms write it
-        return self.same[meant] == char
+    introducer: bytes
+    escapes: re.Pattern[bytes]
 
 
-AS_IT_IS: Final = bytes(range(256))
-BASE64: Final = bytes.maketrans(b"-_", b"+/")
-HEX: Final = bytes.maketrans(b"ABCDEF", b"abcdef")
+BACKSLASH: Final = rb"\\(?:u[0-9A-Fa-f]{4}|u\{[0-9A-Fa-f]{1,8}\}|U[0-9A-Fa-f]{8}|x[0-9A-Fa-f]{2}|[0-3]?[0-7]{1,2}|[nrt]|[^0-9A-Za-z\r\n])"
+PERCENT: Final = rb"%(?:[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4})"
+ENTITY: Final = rb"&(?:#[0-9]{1,9};?|#[xX][0-9A-Fa-f]{1,8};?|[A-Za-z]{2,24};|amp|lt|gt|quot)"
+
+KINDS: Final = tuple(
+    Kind(first, re.compile(look)) for first, look in ((b"\\", BACKSLASH), (b"%", PERCENT), (b"&", ENTITY))
+)
+ALL_KINDS: Final = re.compile(b"|".join((BACKSLASH, PERCENT, ENTITY)))
+BREAKS: Final = Kind(b"\n", re.compile(rb"\r?\n"))
+LAYERS: Final = 3
+
+CONTROLS: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+NAMES: Final = {
+    name.rstrip(";").encode(): char.encode() for name, char in html5.items() if len(char) == 1 and char.isascii()
+}
+"""HTML's names of ASCII characters: `amp`, `sol`, `plus`."""
+NOT_ASCII: Final = b"\xff"
+"""Stands for every character that no secret has."""
+
+
+@lru_cache(maxsize=4096)
+def meaning(escape: bytes) -> bytes:
+    """What an escape stands for; what is none stands for itself, and a line break, where those are undone, for nothing."""
+    body = escape[1:]
+    match escape[:1]:
+        case b"\\" if body[:1] in b"uUx":
+            return _character(int(body[1:].strip(b"{}"), 16))
+        case b"\\":
+            return _character(int(body, 8)) if body.isdigit() else CONTROLS.get(body, body)
+        case b"%":
+            return _character(int(body.lstrip(b"u"), 16))
+        case b"&" if body.startswith(b"#"):
+            digits = body[1:].rstrip(b";")
+            return _character(int(digits[1:], 16) if digits[:1] in b"xX" else int(digits))
+        case b"&":
+            return NAMES.get(body.rstrip(b";"), escape)
+        case _:
+            return b""
+
+
+def _character(code: int) -> bytes:
+    return bytes((code,)) if code < 128 else NOT_ASCII
+
+
+class View:
+    """A text, or another view of it with one layer of escapes undone; knows where in the text everything comes from."""
+
+    def __init__(self, data: bytes, parent: View | None = None, undone: re.Pattern[bytes] | None = None) -> None:
+        self.data = data
+        self._parent = parent
+        self._undone = undone
+        self._children: dict[re.Pattern[bytes], View] = {}
+        self._places: tuple[list[int], list[int]] | None = None
+
+    def without(self, *kinds: Kind) -> View:
+        """With one layer of these kinds of escapes undone, from left to right: all of them, or a single one."""
+        present = [kind for kind in kinds if kind.introducer in self.data]
+        if not present:
+            return self
+        escapes = present[0].escapes if len(present) == 1 else ALL_KINDS
+        if escapes not in self._children:
+            data = escapes.sub(lambda found: meaning(found[0]), self.data)
+            self._children[escapes] = self if data == self.data else View(data, self, escapes)
+        return self._children[escapes]
+
+    def origin(self, index: int, *, is_end: bool = False) -> int:
+        """Where in the text the byte at this place comes from; as an end, where what is before this place ends there."""
+        if self._parent is None or self._undone is None:
+            return index
+        if self._places is None:
+            self._places = _places(self._parent.data, self._undone)
+        ends, shrunk = self._places
+        # Line breaks that follow are not part of what is before them; every other escape ends with what it stands for.
+        is_before_breaks = is_end and self._undone is BREAKS.escapes
+        passed = bisect_left(ends, index if is_before_breaks else index + 1)
+        return self._parent.origin(index + shrunk[passed], is_end=is_end)
+
+
+def _places(data: bytes, undone: re.Pattern[bytes]) -> tuple[list[int], list[int]]:
+    """For each escape: where what it stands for ends in the view without it, and how much shorter the view is from there on."""
+    sizes = [(found.end(), len(found[0]) - len(meaning(found[0]))) for found in undone.finditer(data)]
+    shrunk = [0, *accumulate(less for _, less in sizes)]
+    ends = [end - total for (end, _), total in zip(sizes, shrunk[1:], strict=True)]
+    return ends, shrunk
+
+
+def views(data: bytes) -> list[View]:
+    """All views of a text, each content once."""
+    text = last = View(data)
+    made = [text, *(text.without(first).without(second) for first in KINDS for second in KINDS)]
+    made += [text.without(kind) for kind in KINDS]
+    for _ in range(LAYERS):
+        last = last.without(*KINDS)
+        made.append(last)
+    made += [view.without(BREAKS) for view in made]  # base64 and digits may go on over lines
+    return list({view.data: view for view in reversed(made)}.values())
+
+
+# --- the secret -------------------------------------------------------------------------------------------------------
 
 
 class SecretPattern:
     """What finds one secret."""
 
     def __init__(self, value: bytes) -> None:
-        self._forms = tuple(_forms(value))
-        self._filter = _filter(self._forms)
-        self.most_bytes = max(form.most_bytes for form in self._forms)
+        options = re2.Options()
+        options.max_mem, options.never_capture, options.log_errors = SEARCH_MEMORY, True, False
+        options.encoding, options.longest_match = re2.Options.Encoding.LATIN1, True
+        self._search = re2.compile(b"|".join(_expressions(value)), options)
+        more = max(len(value) - FULLY_ESCAPED, 0)
+        self.most_bytes = BYTES_PER_CHARACTER * (len(value) - more) + BYTES_PER_FURTHER_CHARACTER * more
 
-    def find(self, text: Text, start: int = 0) -> tuple[int, int] | None:
-        """Where the next echo begins and ends; of several that begin together the longest. Raises: Unsearchable."""
-        while candidate := self._filter.search(text.data, start):
-            begin: int = candidate.start()
-            text.step()
-            end = max(form.end(text, begin) for form in self._forms)
-            if end > 0:
-                return begin, end
-            start = begin + 1
-        return None
+    def spans(self, view: View) -> Iterator[tuple[int, int]]:
+        """Where in the text echoes begin and end that are found in this view of it."""
+        for found in self._search.finditer(view.data):
+            yield view.origin(found.start()), view.origin(found.end(), is_end=True)
 
 
-def _forms(value: bytes) -> Iterator[Form]:
-    yield Form(value, AS_IT_IS, BYTES_PER_CHARACTER * len(value))
-    digits = value.hex().encode()
-    yield Form(digits, HEX, BYTES_PER_HEX_DIGIT * len(digits), may_break=True)
+def _expressions(value: bytes) -> Iterator[bytes]:
+    yield re2.escape(value).replace(re2.escape(b" "), b"[ +]")  # forms write a space as a plus sign
+    yield b"(?i:" + value.hex().encode() + b")"
     for offset in range(3):
         core = _base64_core(value, offset)
-        yield Form(core, BASE64, BYTES_PER_BASE64_CHARACTER * len(core), may_break=True)
+        yield re2.escape(core)
+        yield re2.escape(core.translate(bytes.maketrans(b"+/", b"-_")))
 
 
 def _base64_core(value: bytes, offset: int) -> bytes:
@@ -197,44 +178,3 @@ def _base64_core(value: bytes, offset: int) -> bytes:
     whole = base64.b64encode(bytes(offset) + value).rstrip(b"=")
     last = len(whole) - (1 if (offset + len(value)) % 3 else 0)
     return whole[(0, 2, 3)[offset] : last]
-
-
-# --- the filter: an expression that matches wherever `Form.end` may -------------------------------------------------
-
-
-def _filter(forms: tuple[Form, ...]) -> re2._Regexp:
-    options = re2.Options()
-    options.max_mem, options.never_capture, options.log_errors = FILTER_MEMORY, True, False
-    options.encoding = re2.Options.Encoding.LATIN1
-    return re2.compile("|".join(map(_beginning, forms)).encode("latin-1"), options)
-
-
-def _beginning(form: Form) -> str:
-    between = BREAKS_EXPRESSION if form.may_break else ""
-    return between.join(_spelled(form, char) for char in form.characters[:FILTERED_CHARACTERS])
-
-
-def _spelled(form: Form, char: int) -> str:
-    return "(?:" + "|".join(_ways(each) for each in range(32, 127) if form.same[each] == char) + ")"
-
-
-def _ways(char: int) -> str:
-    plain = re.escape(chr(char))
-    ways = f"{plain}|{INTRODUCED}(?:{plain}|{_codes(char)})"
-    return f"{ways}|{_ways(PLUS)}" if char == SPACE else ways
-
-
-def _codes(*chars: int) -> str:
-    """What stands for one of these characters after the byte that introduces an escape, whichever it is."""
-    digits = "|".join(f"{_either_case(f'{char:02x}')}|{char}|{char:03o}" for char in chars)
-    names = "".join(f"|{name}" for name, char in NAMES.items() if char in chars)
-    return rf"(?:(?:(?:#|%23)?[xXuU]?(?:\{{|%7[bB])?0*)(?:{digits})(?:\}}|%7[dD])?{names})(?:;|%3[bB])?"
-
-
-def _either_case(digits: str) -> str:
-    return "".join(f"[{each}{each.upper()}]" if each.isalpha() else each for each in digits)
-
-
-INTRODUCED: Final = rf"[\\%&](?:[\\%&]|{_codes(*sorted(INTRODUCERS))})*"
-"""One of the bytes that introduce escapes, itself escaped or not, any number of times."""
-BREAKS_EXPRESSION: Final = rf"(?:[\r\n]|{INTRODUCED}(?:[nr]|{_codes(*BREAK)}))*"

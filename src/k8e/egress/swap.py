@@ -66,7 +66,7 @@ class Swap:
         return Scrubber(self.secrets)
 
     def response(self, response: h11.Response, *, has_body: bool) -> Answer:
-        """Raises: Unsearchable when its head or the encoding of its body cannot be looked into."""
+        """Raises: UnknownEncoding when its body cannot be looked into."""
         headers = self.scrubbed(response.headers.raw_items())
         undo = None
         if has_body:
@@ -84,7 +84,7 @@ class Swap:
         return Answer(head, undo)
 
     def information(self, event: h11.InformationalResponse) -> h11.InformationalResponse:
-        """A response before the response. Raises: Unsearchable."""
+        """A response before the response."""
         return h11.InformationalResponse(
             status_code=event.status_code,
             headers=self.scrubbed(event.headers.raw_items()),
