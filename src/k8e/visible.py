@@ -16,7 +16,7 @@ import re
 from functools import cache
 from typing import Any, Final
 
-__all__ = ["LINES", "SUSPECT", "TerminalText", "first_unseen", "quoted", "shown", "steady"]
+__all__ = ["LINES", "SUSPECT", "TerminalText", "first_unseen", "only_seen", "quoted", "shown", "steady"]
 
 LINES: Final = "\n\t"
 """What may stay where text has lines."""
@@ -46,6 +46,12 @@ def first_unseen(text: str, *, keep: str = "") -> str:
     if steering or text.isascii():
         return steering
     return next((str(found[0]) for found in unseen().finditer(text) if found[0] not in keep), "")
+
+
+def only_seen(text: str, *, keep: str = "") -> str:
+    """Without what is not seen, but for what is to be kept."""
+    kept = unseen().sub(lambda found: found[0] if found[0] in keep else "", text)
+    return "".join(char for char in kept if char.isprintable() or char in keep)
 
 
 def quoted(text: str) -> str:

@@ -613,6 +613,27 @@ async def test_the_question_shows_program_arguments_and_environment_and_no_other
         assert not await pending(service)
 
 
+async def test_a_secret_that_changes_which_program_runs_is_seen_in_the_question(
+    service: Service, cells: CellFactory, engine: Engine
+) -> None:
+    await engine.set_secret(OWNER, "gate-path", "value", b"/workspace/evil:/usr/bin:/bin")
+    ref = SecretRef(secret_name="gate-path", key="value", env_var="PATH")
+    try:
+        async with cells(Runtime.CONTAINER, gates=Gates(commands=("^ls",)), secret_refs=(ref,)) as cell:
+            await cell.sh("mkdir evil; cp /bin/true evil/ls")
+            request = pb.ExecRequest(session_id=cell.id, argv=[b"ls"])
+            async with at_gate(service.answer("Exec", AGENT, request), service) as (task, asked):
+                assert asked.action.split("\n")[1:] == [
+                    '  program: "/workspace/evil/ls", called "ls"',
+                    '  variables with secrets: "PATH"',
+                    "  arguments: none",
+                ]
+                await decide(service, asked, approved=False)
+            assert isinstance(task.result(), Denied)
+    finally:
+        await engine.delete_secret(OWNER, "gate-path")
+
+
 # The server's own gates, and its end
 
 

@@ -51,7 +51,7 @@ class FakeGates(FakeApprovals):
     ) -> None:
         if match := asking.command_match(self.gates_of(owner, spec), command):
             program = questions.FoundProgram("/bin/sh", "/bin/sh")
-            question = questions.command_question(command, program, gate=match.pattern, found=match.span)
+            question = questions.command_question(command, program, gates=match.patterns, spans=match.spans)
             await self.wait_at_gate(owner, session_id, asked_by, question)
 
     async def wait_at_gate(self, owner: OwnerId, session_id: SessionId, asked_by: str, action: str) -> None:

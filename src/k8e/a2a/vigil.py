@@ -58,7 +58,7 @@ class Vigil:
 
     async def _question(self) -> Approval | None:
         for each in await self.client.approvals():
-            if each.session_id == self.session_id and is_about(each.action, self.wish):
+            if each.is_gate and each.session_id == self.session_id and is_about(each.action, self.wish):
                 return each
         return None
 

@@ -26,11 +26,12 @@ def check(args: argparse.Namespace) -> int:
         told = {"ok": found.ok, "records": found.records, "problem": found.problem, "where": found.where}
         print_json({**told, "note": found.note})
     elif found.ok:
-        print(f"the audit trail is whole: {found.records} records" + (f" ({found.note})" if found.note else ""))
+        note = f" ({steady(found.note)})" if found.note else ""
+        print(f"the audit trail is whole: {found.records} records{note}")
     else:
         where = f" at {data_dir / found.trail / found.where}" if found.where else ""
-        problem = steady(found.problem)
-        print(f"THE AUDIT TRAIL IS BROKEN{where}: {problem} ({found.records} records before it are good)")
+        broken = f"THE AUDIT TRAIL IS BROKEN{where}: {found.problem} ({found.records} records before it are good)"
+        print(steady(broken))
     return 0 if found.ok else BAD_INPUT
 
 

@@ -19,7 +19,8 @@ from k8e.visible import shown
 __all__ = ["agrees", "framed", "read_through", "terminal"]
 
 YES = {b"y", b"yes"}
-WIDE = frozenset("WF")
+WIDE = frozenset("WFA")
+"""Also those whose width is the terminal's choice: a line that is broken too early is still one line."""
 NARROWEST, FEWEST, USUAL = 20, 8, (24, 80)
 
 

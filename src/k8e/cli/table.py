@@ -16,7 +16,7 @@ EMPTY = "-"
 def lines(rows: Sequence[Mapping[str, object]], columns: Sequence[str] = ()) -> list[str]:
     """A heading and one line per row."""
     names = list(columns) or (list(rows[0]) if rows else [])
-    cells = [[name.upper() for name in names], *([cell(name, row.get(name)) for name in names] for row in rows)]
+    cells = [[shown(name.upper()) for name in names], *([cell(name, row.get(name)) for name in names] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
     return [
         "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()

@@ -33,6 +33,8 @@ KINDS: Final = {
 }
 NO_WAY: Final = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL})
 """No route, or one that forbids it: such an address is not this machine, and dialling it says why it fails."""
+MOST_LATE_ANSWERS: Final = 16
+"""To earlier questions, whose askers did not wait."""
 UNKNOWN: Final = "an address of which the kernel does not say where it leads"
 
 # struct nlmsghdr; struct rtmsg; struct rtattr; the error in struct nlmsgerr
@@ -46,22 +48,37 @@ class KernelRoutes:
     """The routes of the network namespace in which this object was made."""
 
     def __init__(self) -> None:
-        self._netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
-        # The kernel answers inside the request's own system call; a second is only a guard against waiting for ever.
-        self._netlink.settimeout(1.0)
+        self._netlink = _opened()
         self._sequence = 0
 
     def __call__(self, address: Address) -> str:
-        """Why an address leads to nobody else; '' where it leads away. Who cannot be asked about is not dialled."""
+        """Why an address leads to nobody else; '' where it leads away. Without a clear answer it counts as leading nowhere."""
         self._sequence = (self._sequence + 1) & 0xFFFFFFFF
         try:
             self._netlink.send(question(address, self._sequence))
-            return meaning(self._netlink.recv(4096), self._sequence)
+            for _ in range(MOST_LATE_ANSWERS):
+                answer = self._netlink.recv(4096)
+                if sequence_of(answer) == self._sequence:
+                    return meaning(answer, self._sequence)
         except OSError:
-            return UNKNOWN
+            self._netlink.close()
+            self._netlink = _opened()
+        return UNKNOWN
 
     def close(self) -> None:
         self._netlink.close()
+
+
+def _opened() -> socket.socket:
+    netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+    # The kernel answers inside the request's own system call; a second is only a guard against waiting for ever.
+    netlink.settimeout(1.0)
+    return netlink
+
+
+def sequence_of(answer: bytes) -> int:
+    """Which question it answers; -1 for what is no answer."""
+    return int(HEADER.unpack_from(answer)[3]) if len(answer) >= HEADER.size else -1
 
 
 def question(address: Address, sequence: int) -> bytes:

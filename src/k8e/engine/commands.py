@@ -111,7 +111,8 @@ class Commands:
 
     async def find_program(self, session: Session, command: Command) -> FoundProgram:
         """Which program it would run, as its sandbox says. Raises: SandboxLost, SandboxFailed, HostUnsupported."""
-        args = exec_args("", command, env=self._environment(session), user=session.spec.user, timeout_s=0.0)
+        env = {**self._environment(session), **self._secrets.environment(session.owner, session.spec.secret_refs)}
+        args = exec_args("", command, env=env, user=session.spec.user, timeout_s=0.0)
         try:
             answer = await ask(session, "program", args, kind="session", name=session.session_id)
         except InvalidSpec as error:

@@ -45,8 +45,8 @@ TAKES_ALONG: Final = frozenset({"remove", "move"})
 NO_SESSION: Final = SessionId("")
 NO_SANDBOX: Final = SandboxId("")
 """Questions about what is not there yet, or no more."""
-LONG: Final = 64 * 1024
-"""Text that is not searched on the loop."""
+LONG: Final = 8 * 1024
+"""Text that is not searched, or shown, on the loop."""
 LONGEST: Final = MIB
 """No command can be longer, so none is searched."""
 MOST_OF_ALL: Final = 256
@@ -175,7 +175,8 @@ class Gatekeeper:
         env, user = {**session.spec.env, **command.env}, command.user or session.spec.user
         whole = dataclasses.replace(command, env=env, user=user)
         program = await find_program()
-        ask = functools.partial(questions.command_question, gate=match.pattern, found=match.span)
+        secrets = [each.env_var for each in session.spec.secret_refs]
+        ask = functools.partial(questions.command_question, gates=match.patterns, spans=match.spans, secrets=secrets)
         await self.ask(session, asked_by, await far(ask, whole, program))
         if await find_program() != program:
             raise Conflict("the command would now run another program than was approved: ask again")

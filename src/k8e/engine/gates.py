@@ -6,8 +6,10 @@ Nothing here waits or looks at anything. What is asked then is in `questions`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from k8e.engine.questions import Wider, place, word
@@ -32,15 +34,18 @@ MOST: Final = 64
 """Paths or patterns of one session."""
 PATH_BYTES: Final = 4096
 PATTERN_CHARS: Final = 512
+MOST_PLACES: Final = 1000
+"""That are looked for in one command with one pattern."""
+SURROGATES: Final = re.compile("[\ud800-\udfff]")
 PATTERN_MEMORY: Final = 1 << 18
 """What one pattern may take when it is compiled and searched."""
 
 
 class CommandMatch(NamedTuple):
-    """A pattern, and where it was found in a command's text."""
+    """The patterns that are found in a command's text, and the places where, as far as they are counted."""
 
-    pattern: str
-    span: tuple[int, int]
+    patterns: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...]
 
 
 def union(*several: Gates) -> Gates:
@@ -60,7 +65,7 @@ def normal(gates: Gates) -> Gates:
         if len(given) > MOST:
             raise InvalidSpec(f"has more than {MOST} entries", field=f"gates.{name}")
     for pattern in gates.commands:
-        _searching(pattern)
+        _finding(pattern)
     return dataclasses.replace(gates, write_paths=tuple(dict.fromkeys(_gate_path(path) for path in gates.write_paths)))
 
 
@@ -120,12 +125,17 @@ def command_length(command: Command) -> int:
 
 
 def command_match(gates: Gates, command: Command) -> CommandMatch | None:
-    """The first pattern that is found in a command's text."""
+    """Where patterns are found in a command's text; None where none is."""
     if not gates.commands:
         return None
     text = _plain(_command_text(command))
-    found = ((pattern, _searching(pattern)(text)) for pattern in gates.commands)
-    return next((CommandMatch(pattern, each.span()) for pattern, each in found if each), None)
+    found = {
+        pattern: [each.span() for each in islice(_finding(pattern)(text), MOST_PLACES)] for pattern in gates.commands
+    }
+    patterns = tuple(pattern for pattern, spans in found.items() if spans)
+    return (
+        CommandMatch(patterns, tuple(sorted(span for spans in found.values() for span in spans))) if patterns else None
+    )
 
 
 def _gate_path(path: str) -> str:
@@ -147,13 +157,13 @@ def _command_text(command: Command) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that a pattern can be searched in, whatever bytes it was."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    """Text that a pattern can be searched in, whatever bytes it was; every character stays where it is."""
+    return SURROGATES.sub("\ufffd", text)
 
 
 @lru_cache(maxsize=256)
-def _searching(pattern: str) -> Callable[[str], Any]:
-    """A search for a pattern, in time that grows with the text and not faster. Raises: InvalidSpec, HostUnsupported."""
+def _finding(pattern: str) -> Callable[[str], Iterator[Any]]:
+    """Finds a pattern everywhere, in time that grows with the text and not faster. Raises: InvalidSpec, HostUnsupported."""
     if not pattern or len(pattern) > PATTERN_CHARS:
         raise InvalidSpec(f"use 1-{PATTERN_CHARS} characters", field="gates.commands")
     try:
@@ -165,12 +175,12 @@ def _searching(pattern: str) -> Callable[[str], Any]:
     options = re2.Options()
     options.max_mem, options.never_capture, options.log_errors = PATTERN_MEMORY, True, False
     try:
-        search: Callable[[str], Any] = re2.compile(pattern, options).search
+        finding: Callable[[str], Iterator[Any]] = re2.compile(pattern, options).finditer
     except re2.error as error:
         raise InvalidSpec(
             f"{word(pattern)} is not a pattern (RE2): {_reason(error)}", field="gates.commands"
         ) from error
-    return search
+    return finding
 
 
 def _reason(error: Exception) -> str:

@@ -1,8 +1,8 @@
 """What a person is asked at a gate: all that will be done if the answer is yes.
 
 The first line says it in short. Lines with names of ours follow, and the lines of a program stand behind a mark. Words from
-outside are quoted, so that none of them can pass for ours, and what is not seen is shown by its number. A long text is shown by its
-beginning, the place that the gate found and its end, and is known by its digest, so nothing is pushed out of sight.
+outside are quoted, so that none of them can pass for ours, and invisible characters are written as escapes. A long program is shown
+by its beginning, the places that gates found and its end, and is known by its digest, so nothing is pushed out of sight.
 Nothing here waits or looks at anything.
 """
 
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
+import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Final, NamedTuple
 
 from k8e.errors import InvalidSpec
@@ -39,14 +41,20 @@ HOME: Final = "/workspace"
 MAX_QUESTION_BYTES: Final = 16 * 1024
 WORD_BYTES: Final = 400
 """Of a name or a path."""
-LIST_BYTES: Final = 1500
+ARGUMENTS_BYTES: Final = 1500
+HOSTS_BYTES: Final = 6000
 ENVIRONMENT_BYTES: Final = 3000
 WIDTH: Final = 100
 """Characters of a line of a program; a longer one goes on below."""
 BESIDE: Final = 100
-"""Characters around the place that the gate found."""
-FIRST_LINES, LINES_BEFORE, LINES_AFTER, LAST_LINES = 10, 2, 3, 6
-"""Of a long program: its beginning, what is around the place that the gate found, and its end."""
+"""Characters around a place that a gate found, in a list of arguments."""
+PLACES: Final = 6
+"""That are shown, of those which gates have found: the first and the last ones."""
+FIRST_LINES, LINES_AROUND, LAST_LINES = 10, 1, 6
+"""Of a long program: its beginning, what is around each of those places, and its end."""
+VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+Spans = Sequence[tuple[int, int]]
 
 
 class FoundProgram(NamedTuple):
@@ -89,7 +97,7 @@ def creation_question(*, tenant: str, hosts: Wider, secrets: Sequence[SecretRef]
         wishes.append(f"may reach {_reached(hosts)}")
     if secrets:
         named = [f"{word(f'{each.secret_name}:{each.key}')} as {word(each.env_var)}" for each in secrets]
-        wishes.append(f"sees the value of {_joined(named)}")
+        wishes.append(f"sees the value of {_all(named, most=HOSTS_BYTES, field='secret_refs')}")
     if not wishes:
         return ""
     whose = f" of tenant {word(tenant)}" if tenant else ""
@@ -111,21 +119,33 @@ def workspace_question(tenant: str) -> str:
     return f"delete the workspace of tenant {word(tenant)} with all its files"
 
 
-def command_question(command: Command, program: FoundProgram, *, gate: str, found: tuple[int, int]) -> str:
-    """`found` is where the gate's pattern is in the command's text. Raises: InvalidSpec, when it cannot all be shown."""
+def command_question(
+    command: Command, program: FoundProgram, *, gates: Sequence[str], spans: Spans, secrets: Sequence[str] = ()
+) -> str:
+    """`spans` are the places of the command's text in which the patterns of gates are found; `secrets` are variables.
+
+    Raises: InvalidSpec, when it cannot all be shown.
+    """
     kind = {Argv: "command", Shell: "shell command"}.get(type(command.what), "")
     if isinstance(command.what, Code):
         kind = f"{command.what.language} program"
-    summary = (
-        f"run a {kind} as {word(command.user or 'root')} in {word(command.cwd)}, which matches the gate {word(gate)}"
-    )
-    return "\n".join([summary, *(f"  {line}" for line in _details(command, program, found))])
+    matches = f"which matches the gate{'s' if len(gates) > 1 else ''} {listed(gates)}"
+    summary = f"run a {kind} as {word(command.user or 'root')} in {word(command.cwd)}, {matches}"
+    if len(spans) > PLACES:
+        summary += f" in {len(spans)} places, of which {PLACES} are shown"
+    return "\n".join([summary, *(f"  {line}" for line in _details(command, program, _some(spans), secrets))])
 
 
-def _details(command: Command, program: FoundProgram, found: tuple[int, int]) -> Iterator[str]:
+def _some(spans: Spans) -> Spans:
+    return [*spans[: PLACES // 2], *spans[-(PLACES // 2) :]] if len(spans) > PLACES else spans
+
+
+def _details(command: Command, program: FoundProgram, spans: Spans, secrets: Sequence[str]) -> Iterator[str]:
     yield f"program: {_program(command, program)}"
     if command.env:
         yield f"environment: {_environment(command.env)}"
+    if secrets:
+        yield f"variables with secrets: {listed(secrets)}"
     if command.terminal is not None:
         yield "input: whatever is typed at its terminal"
     elif command.stdin:
@@ -135,12 +155,13 @@ def _details(command: Command, program: FoundProgram, found: tuple[int, int]) ->
             yield f"arguments: {listed(argv[1:]) or 'none'}"
             if len(joined := " ".join(argv)) > WORD_BYTES:
                 # Some of it is not shown above, but this is.
-                yield f"matches at: {word(joined[max(found[0] - BESIDE, 0) : min(found[1], found[0] + BESIDE) + BESIDE])}"
+                for start, end in spans:
+                    yield f"matches at: {word(joined[max(start - BESIDE, 0) : min(end, start + BESIDE) + BESIDE])}"
         case Shell(text) | Code(text=text):
             raw, lines = _raw(text), len(text.splitlines())
             plural = "" if lines == 1 else "s"
             yield f"text: {lines} line{plural}, {len(raw)} bytes, sha256 {hashlib.sha256(raw).hexdigest()}"
-            yield from _excerpt(text, found)
+            yield from _excerpt(text, spans)
 
 
 def _program(command: Command, program: FoundProgram) -> str:
@@ -154,21 +175,18 @@ def _program(command: Command, program: FoundProgram) -> str:
 
 def _environment(env: Mapping[str, str]) -> str:
     """All of it: any variable may be the one that makes another program of this."""
-    text = ", ".join(f"{shown(name)}={quoted(value)}" for name, value in sorted(env.items()))
-    if len(text.encode()) > ENVIRONMENT_BYTES:
-        raise InvalidSpec(
-            f"a person has to approve this command and cannot be shown so much: {len(text.encode())} bytes with the "
-            f"session's own, and at most {ENVIRONMENT_BYTES} are shown; put it into a file that the command reads",
-            field="env",
-        )
-    return text
+    named = ((name if VARIABLE.fullmatch(name) else quoted(name), value) for name, value in sorted(env.items()))
+    words = [f"{name}={quoted(value)}" for name, value in named]
+    return _all(words, most=ENVIRONMENT_BYTES, field="env", instead="put it into a file that the command reads")
 
 
 def _reached(wider: Wider) -> str:
-    entries = [*wider.added, *(entry.removeprefix("!") for entry in wider.lifted)]
+    def named(entries: Sequence[str]) -> str:
+        return _all([word(entry) for entry in entries], most=HOSTS_BYTES, field="allowed_hosts")
+
     parts = ["the open network"] if wider.opens_network else []
-    parts += [listed(wider.added)] if wider.added else []
-    parts += [f"what was denied until now, {listed(entries[len(wider.added) :])}"] if wider.lifted else []
+    parts += [named(wider.added)] if wider.added else []
+    parts += [f"what was denied until now, {named([entry[1:] for entry in wider.lifted])}"] if wider.lifted else []
     return " and ".join(parts)
 
 
@@ -196,18 +214,25 @@ def word(text: str, *, most: int = WORD_BYTES) -> str:
     return f"{beginning} … {end} ({len(raw)} bytes, sha256 {hashlib.sha256(raw).hexdigest()})"
 
 
-def listed(texts: Sequence[str]) -> str:
-    """Each one quoted."""
-    return _joined([word(text) for text in texts])
-
-
-def _joined(words: Sequence[str]) -> str:
-    """Of many words the first and the last ones, and by a digest all of them."""
+def _all(words: Sequence[str], *, most: int, field: str, instead: str = "ask for fewer at once") -> str:
+    """Every word, because each of them may be the one that matters. Raises: InvalidSpec, when there are too many."""
     whole = ", ".join(words)
-    if len(whole.encode()) <= LIST_BYTES:
+    if len(whole.encode()) > most:
+        raise InvalidSpec(
+            f"a person has to approve this and can be shown {most} bytes of it, not {len(whole.encode())}: {instead}",
+            field=field,
+        )
+    return whole
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Each one quoted; of many the first and the last ones, and by a digest all of them."""
+    words = [word(text) for text in texts]
+    whole = ", ".join(words)
+    if len(whole.encode()) <= ARGUMENTS_BYTES:
         return whole
-    first = _as_many(words, LIST_BYTES // 2)
-    last = _as_many(words[: len(first) - 1 : -1], LIST_BYTES // 4)[::-1]
+    first = _as_many(words, ARGUMENTS_BYTES // 2)
+    last = _as_many(words[: len(first) - 1 : -1], ARGUMENTS_BYTES // 4)[::-1]
     left_out = len(words) - len(first) - len(last)
     digest = hashlib.sha256(whole.encode()).hexdigest()
     return ", ".join([*first, f"… {left_out} more (sha256 of the whole list {digest}) …", *last])
@@ -246,32 +271,36 @@ def _raw(text: str) -> bytes:
 # Programs
 
 
-def _excerpt(text: str, found: tuple[int, int]) -> list[str]:
-    """The lines that are shown, and how many are not in between."""
-    lines = _lines(text)
-    first, last = len(_lines(text[: found[0]])) - 1, len(_lines(text[: found[1]])) - 1
-    near = range(first - LINES_BEFORE, min(last, first + LINES_AFTER) + LINES_AFTER)
-    chosen = [
-        at < FIRST_LINES or at in near or at >= len(lines) - LAST_LINES or len(lines) <= FIRST_LINES + LAST_LINES
-        for at in range(len(lines))
-    ]
-    made: list[str] = []
-    for is_chosen, group in groupby(zip(chosen, lines, strict=True), key=lambda each: each[0]):
+def _excerpt(text: str, spans: Spans) -> Iterator[str]:
+    """The lines that are shown, each behind a mark, and how many are not in between."""
+    lines = text.split("\n")
+    starts = [0, *accumulate(len(line) + 1 for line in lines)]
+    pieces = [list(_pieces(shown(line))) for line in lines]
+    firsts = [0, *accumulate(map(len, pieces))]
+    shown_lines = [piece for each in pieces for piece in each]
+
+    def at(offset: int) -> int:
+        """Which piece a place of the text is in."""
+        number = min(bisect_right(starts, offset), len(lines)) - 1
+        return firsts[number] + len(shown(lines[number][: offset - starts[number]])) // WIDTH
+
+    chosen = {*range(FIRST_LINES), *range(len(shown_lines) - LAST_LINES, len(shown_lines))}
+    for start, end in spans:
+        first = at(start)
+        chosen |= {*range(first - LINES_AROUND, min(at(end), first + 1) + LINES_AROUND + 1)}
+    for is_chosen, group in groupby(enumerate(shown_lines), key=lambda each: each[0] in chosen):
         part = [line for _, line in group]
-        made += part if is_chosen else [f"… {len(part)} lines left out …"]
-    return made
-
-
-def _lines(text: str) -> list[str]:
-    """Behind a mark, a long one in several, and many empty ones as one."""
-    pieces = [piece for line in shown(text, keep="\n").split("\n") for piece in _pieces(line)]
-    made: list[str] = []
-    for is_empty, group in groupby(pieces, key=lambda piece: not piece[1:].strip()):
-        part = list(group)
-        made += [f"({len(part)} empty lines)"] if is_empty and len(part) > 2 else part
-    return made
+        yield from _without_empty(part) if is_chosen else [f"… {len(part)} lines left out …"]
 
 
 def _pieces(line: str) -> Iterator[str]:
+    """A line behind a mark, a long one in several."""
     for start in range(0, max(len(line), 1), WIDTH):
         yield f"{': ' if start else '| '}{line[start : start + WIDTH]}"
+
+
+def _without_empty(lines: Sequence[str]) -> Iterator[str]:
+    """With many empty lines in a row as one."""
+    for is_empty, group in groupby(lines, key=lambda line: not line[1:].strip()):
+        part = list(group)
+        yield from [f"({len(part)} empty lines)"] if is_empty and len(part) > 2 else part

@@ -14,12 +14,12 @@ from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from k8e import visible as characters
 from k8e.client import Approval
 from k8e.client.errors import Conflict, Denied, SandboxError
 from k8e.mcp.calls import ToolCall
 from k8e.mcp.results import visible
-from k8e.visible import LINES, first_unseen, quoted
-from k8e.visible import shown as shown_text
+from k8e.visible import LINES, only_seen, quoted
 
 __all__ = ["approve_command", "can_ask", "can_ask_now", "question", "settle", "shown", "unheard"]
 
@@ -58,7 +58,7 @@ def question(session_id: str, action: str, *, is_gate: bool = False) -> types.El
     """Each line of the action stands behind a mark, so that none of them looks like one of ours."""
     where = f" in sandbox session {quoted(session_id)}" if session_id else ""
     who = f"A call{where} waits for your approval" if is_gate else f"An agent{where} asks for your approval"
-    lines = "\n".join(f"| {line}" for line in shown_text(action, keep="\n").split("\n"))
+    lines = "\n".join(f"| {line}" for line in characters.shown(action, keep="\n").split("\n"))
     text = f"{who}{'' if is_gate else ', in its own words'}:\n\n{lines}"
     approve = {"type": "boolean", "title": "Approve", "description": "Let the agent do this", "default": False}
     reason = {"type": "string", "title": "Reason", "description": "Why, for the agent and the audit log"}
@@ -86,7 +86,7 @@ async def settle(call: ToolCall, approval_id: str, said: types.ElicitResult | No
         return ""
     content = said.content or {}
     approved = said.action == "accept" and content.get("approve") is True
-    reason = seen(str(content.get("reason") or ""))[:REASON_CHARS]
+    reason = seen(str(content.get("reason") or "")[:REASON_CHARS])
     pause_s, failure = PAUSE_S, ""
     for _ in range(TRIES):
         try:
@@ -109,9 +109,7 @@ async def settle(call: ToolCall, approval_id: str, said: types.ElicitResult | No
 def seen(text: str) -> str:
     """What of a person's words can be seen: the server takes no others, and a joined emoji must not cost the answer."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    while hidden := first_unseen(lines, keep=LINES):
-        lines = lines.replace(hidden, "")
-    return lines
+    return only_seen(lines, keep=LINES)
 
 
 def approve_command(approval: Approval) -> str:

@@ -18,7 +18,7 @@ texts = st.text(max_size=900) | st.sampled_from(["x" * 600, "x" * 601, "é" * 30
 
 def asked(code: str, language: str) -> str:
     what = Shell(code) if language == "sh" else Code(language=Language(language), text=code)
-    return command_question(Command(what=what), FoundProgram("/bin/sh", "/bin/sh"), gate="a pattern", found=(0, 1))
+    return command_question(Command(what=what), FoundProgram("/bin/sh", "/bin/sh"), gates=["a pattern"], spans=[(0, 1)])
 
 
 def written(path: str, data: bytes) -> str:

@@ -18,6 +18,17 @@ from k8e.egress.ruleset import FIRST_INDEX, GATEWAY, LAST_INDEX, address, rulese
 from k8e.egress.spares import Indices
 
 
+def test_a_late_answer_to_another_question_is_passed_over() -> None:
+    with contextlib.closing(KernelRoutes()) as asked:
+        for _ in range(3):
+            asked._netlink.send(routes.question(ip_address("127.0.0.1"), 4_000_000))
+        assert asked(ip_address("203.0.113.9")) == ""
+        assert asked(ip_address("127.0.0.1")) == "one of this machine's own addresses"
+        asked._netlink.close()  # whatever happens to it
+        assert asked(ip_address("203.0.113.9")) == routes.UNKNOWN
+        assert asked(ip_address("203.0.113.9")) == "", "the next one is asked anew"
+
+
 def _route(*, kind: int, interface: int) -> bytes:
     body = routes.ROUTE.pack(2, 32, 0, 0, 254, 0, 0, kind, 0)
     body += routes.ATTRIBUTE.pack(8, 1) + bytes(4) + routes.ATTRIBUTE.pack(8, 4) + interface.to_bytes(4, sys.byteorder)

