@@ -66,6 +66,7 @@ def test_no_command_lets_what_is_inside_steer_the_terminal(environ: dict[str, st
     }
     assert {name: text for name, text in shown.items() if steers(text) or not text} == {}
     assert rb"\x1b]52;c;aGVsbG8=\x07\x1b[2J" in shown["run --raw"], "they are shown, not lost"
+    assert at_a_terminal(environ, *run, "--raw", r"import os; os.write(1, b'half\xe2\x80')") == rb"half\xe2\x80"
     assert json.loads(shown["run"])["stdout"] == HOSTILE.decode("utf-8", "replace")
     assert json.loads(shown["read"])["content"] == HOSTILE.decode("utf-8", "replace")
     # Control: whoever is no terminal gets the program's own bytes.

@@ -6,8 +6,9 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 
-from k8e.cli.output import passer, print_json, print_rows
+from k8e.cli.output import passing, print_json, print_rows
 from k8e.client.errors import InvalidRequest, NotFound
 from k8e.client.light.calls import Answer, Calls
 
@@ -20,22 +21,27 @@ def show_log(args: argparse.Namespace, calls: Calls) -> int:
     """Text as it is; with `--follow` until the session ends."""
     if args.offset < 0 or args.limit < 0:
         raise InvalidRequest("offset, limit: must be 0 or more")
-    pass_on = passer(sys.stdout)
+    with passing(sys.stdout) as pass_on:
+        follow(args, calls, pass_on)
+    return 0
+
+
+def follow(args: argparse.Namespace, calls: Calls, pass_on: Callable[[bytes], None]) -> None:
     page = read(args.session_id, calls, args.offset, args.limit)
     left = args.limit
     while True:
         pass_on(page.text("output").encode("utf-8", "surrogateescape"))
         left -= page.number("next_offset") - page.number("offset")
         if args.limit and left <= 0:
-            return 0
+            return
         if page.flag("eof"):
             if not args.follow:
-                return 0
+                return
             time.sleep(FOLLOW_S)
         try:
             page = read(args.session_id, calls, page.number("next_offset"), left if args.limit else 0)
         except NotFound:
-            return 0  # it was there a moment ago: the session has ended
+            return  # it was there a moment ago: the session has ended
 
 
 def read(session_id: str, calls: Calls, offset: int, limit: int) -> Answer:

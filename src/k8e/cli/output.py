@@ -9,10 +9,11 @@ is not printable is escaped, and a program's own bytes are passed on as they are
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from k8e.client.errors import (
@@ -34,7 +35,7 @@ from k8e.visible import SUSPECT, TerminalText, steady
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["BAD_INPUT", "INTERRUPTED", "SERVER", "failed", "meaning", "passer", "print_json", "print_rows", "say"]
+__all__ = ["BAD_INPUT", "INTERRUPTED", "SERVER", "failed", "meaning", "passing", "print_json", "print_rows", "say"]
 
 BAD_INPUT = 1
 SERVER = 2
@@ -78,15 +79,18 @@ def _escaped(found: re.Match[str]) -> str:
     return "\\u007f" if found[0] == "\x7f" else json.dumps(found[0])[1:-1]
 
 
-def passer(file: TextIO) -> Callable[[bytes], None]:
+@contextlib.contextmanager
+def passing(file: TextIO) -> Iterator[Callable[[bytes], None]]:
     """What passes a program's bytes on: as they are, or at a terminal as text that cannot steer it."""
     text = TerminalText() if file.isatty() else None
 
-    def pass_on(data: bytes) -> None:
-        file.buffer.write(data if text is None else text.feed(data).encode(file.encoding, "backslashreplace"))
+    def pass_on(data: bytes, *, final: bool = False) -> None:
+        shown = data if text is None else text.feed(data, final=final).encode(file.encoding, "backslashreplace")
+        file.buffer.write(shown)
         file.buffer.flush()
 
-    return pass_on
+    yield pass_on
+    pass_on(b"", final=True)  # the bytes of a character that was never completed
 
 
 def print_rows(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from k8e.cli import shapes
 from k8e.cli.network import split, update
-from k8e.cli.output import passer, print_json, say
+from k8e.cli.output import passing, print_json, say
 from k8e.cli.sharing import in_session
 from k8e.client.errors import InvalidRequest, ServerFailed
 from k8e.client.light.calls import Answer, Calls, Request, deadline, encoded
@@ -94,13 +94,13 @@ def answer(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
 
 
 def stream(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
-    out, err = passer(sys.stdout), passer(sys.stderr)
-    for item in calls.stream("ExecAttach", [{"start": asked}], timeout_s=deadline(timeout(args))):
-        if item.has("chunk"):
-            chunk = item.one("chunk")
-            (err if chunk.text("channel") in STDERR else out)(chunk.data("data"))
-        elif item.has("exit"):
-            return explained(item.one("exit"))
+    with passing(sys.stdout) as out, passing(sys.stderr) as err:
+        for item in calls.stream("ExecAttach", [{"start": asked}], timeout_s=deadline(timeout(args))):
+            if item.has("chunk"):
+                chunk = item.one("chunk")
+                (err if chunk.text("channel") in STDERR else out)(chunk.data("data"))
+            elif item.has("exit"):
+                return explained(item.one("exit"))
     raise ServerFailed("the server ended the stream without an exit code")
 
 
