@@ -73,8 +73,9 @@ def read_through(fd: int, lines: list[str], rows: int) -> bool:
 
 
 def framed(text: str, width: int) -> list[str]:
-    """Text behind marks, in lines that fit."""
-    return [f"  | {part}" for line in text.split("\n") for part in pieces(shown(line), width - 6)]
+    """Text behind marks, in lines that fit. What goes on below has another mark: it is no new line."""
+    parts = (enumerate(pieces(shown(line), width - 6)) for line in text.split("\n"))
+    return [f"  {'>' if number else '|'} {part}" for line in parts for number, part in line]
 
 
 def pieces(line: str, width: int) -> Iterator[str]:

@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from k8e.egress.spellings import SecretPattern, views
+from k8e.egress.spellings import Decoded, SecretPattern
 
 __all__ = ["Masked", "Scrubber", "in_pieces", "stand_in"]
 
 _FILL: Final = b"*"
 _PIECE_BYTES: Final = 8 * 1024
-_CONTEXT_BYTES: Final = 64
 _EMPTY_LINES: Final = (b"\n\n", b"\n\r\n")
 
 
@@ -51,6 +50,8 @@ class Scrubber:
         self._past = b""
         """What has gone out, as far as an echo may have begun in it."""
         self._held = b""
+        self._starts = Decoded(b"").starts_before(0)
+        """Where in the past decoding begins: what was before shows where escapes begin, and is no longer there."""
 
     @property
     def is_holding(self) -> bool:
@@ -67,17 +68,18 @@ class Scrubber:
         """A text that is complete, such as a header."""
         done: list[bytes] = []
         at = 0
-        for start, end, mask in self._found(data):
+        for start, end, mask in self._found(Decoded(data)):
             done += (data[at:start], stand_in(mask, end - start))
             at = end
         return b"".join((*done, data[at:]))
 
     def _pass_on(self, fresh: bytes, keep: int) -> bytes:
         text, begin = self._past + fresh, len(self._past)
+        decoded = Decoded(text, self._starts)
         end = max(begin, len(text) - keep, _after_last_empty_line(text))
         done: list[bytes] = []
         at, clear = begin, 0
-        for found, found_end, mask in self._found(text):
+        for found, found_end, mask in self._found(decoded):
             if found >= end:
                 break
             done += (text[at:found], stand_in(mask, found_end - found)[max(0, begin - found) :])
@@ -85,17 +87,17 @@ class Scrubber:
             at = max(at, clear)
         end = max(end, at)
         done.append(text[at:end])
-        # An echo that began before the last `_overlap` bytes of the text is complete, and was found. A little more of the past
-        # shows where escapes begin.
-        kept = min(len(text) - self._overlap, end - _CONTEXT_BYTES)
-        self._past, self._held = text[max(clear, kept, 0) : end], text[end:]
+        # An echo that began before the last `_overlap` bytes of the text is complete, and was found.
+        starts = [max(clear, start) for start in decoded.starts_before(max(min(len(text) - self._overlap, end), 0))]
+        kept = min(starts)
+        self._past, self._held, self._starts = text[kept:end], text[end:], [start - kept for start in starts]
         return b"".join(done)
 
-    def _found(self, data: bytes) -> list[tuple[int, int, bytes]]:
+    def _found(self, decoded: Decoded) -> list[tuple[int, int, bytes]]:
         """Where secrets are and what stands in their place, from left to right; those that overlap as one."""
         spans = [
             (start, end, each.mask)
-            for view in views(data)
+            for view in decoded.views()
             for each in self._secrets
             for start, end in each.pattern.spans(view)
         ]

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from typing import Final, ParamSpec, TypeVar
+from typing import Final
 
 from k8e.engine import gates as asking
 from k8e.engine import lists, questions
@@ -38,15 +38,11 @@ from k8e.model import (
 
 __all__ = ["AtGate", "GateStep", "Gatekeeper", "unwitnessed"]
 
-P = ParamSpec("P")
-T = TypeVar("T")
 VERBS: Final = {"mkdir": "make the directory", "remove": "remove", "move": "move"}
 TAKES_ALONG: Final = frozenset({"remove", "move"})
 NO_SESSION: Final = SessionId("")
 NO_SANDBOX: Final = SandboxId("")
 """Questions about what is not there yet, or no more."""
-LONG: Final = 8 * 1024
-"""Text that is not searched, or shown, on the loop."""
 LONGEST: Final = MIB
 """No command can be longer, so none is searched."""
 MOST_OF_ALL: Final = 256
@@ -168,8 +164,7 @@ class Gatekeeper:
         length = asking.command_length(command)
         if length > LONGEST:
             raise InvalidSpec("it is larger than 1 MiB: write it to a file first", field="command")
-        far = asyncio.to_thread if length > LONG else _here
-        match = await far(asking.command_match, gates, command)
+        match = await asyncio.to_thread(asking.command_match, gates, command)
         if match is None:
             return
         env, user = {**session.spec.env, **command.env}, command.user or session.spec.user
@@ -177,7 +172,7 @@ class Gatekeeper:
         program = await find_program()
         secrets = [each.env_var for each in session.spec.secret_refs]
         ask = functools.partial(questions.command_question, gates=match.patterns, spans=match.spans, secrets=secrets)
-        await self.ask(session, asked_by, await far(ask, whole, program))
+        await self.ask(session, asked_by, await asyncio.to_thread(ask, whole, program))
         if await find_program() != program:
             raise Conflict("the command would now run another program than was approved: ask again")
 
@@ -240,11 +235,6 @@ class Gatekeeper:
             reason=approval.reason,
         )
         self._at_gate(step, approval)
-
-
-async def _here(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """As `asyncio.to_thread` calls it, for what takes less time than a thread."""
-    return work(*args, **kwargs)
 
 
 def _refusal(decided: Approval) -> Denied:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
@@ -36,6 +37,8 @@ PATH_BYTES: Final = 4096
 PATTERN_CHARS: Final = 512
 MOST_PLACES: Final = 1000
 """That are looked for in one command with one pattern."""
+MOST_SEARCH_S: Final = 2.0
+"""Of computing, for all patterns and one command."""
 SURROGATES: Final = re.compile("[\ud800-\udfff]")
 PATTERN_MEMORY: Final = 1 << 18
 """What one pattern may take when it is compiled and searched."""
@@ -120,18 +123,30 @@ def is_held(gates: Gates, path: str, *, above: bool = False) -> bool:
     return any(_is_at_or_below(there, gate) or (above and _is_at_or_below(gate, there)) for gate in gates.write_paths)
 
 
+def _places(pattern: str, text: str, until: float) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for found in islice(_finding(pattern)(text), MOST_PLACES):
+        spans.append(found.span())
+        if time.thread_time() > until:
+            break
+    if time.thread_time() > until:
+        raise InvalidSpec(f"takes too long to search for {word(pattern)}: write it to a file first", field="command")
+    return spans
+
+
 def command_length(command: Command) -> int:
     return len(_command_text(command))
 
 
 def command_match(gates: Gates, command: Command) -> CommandMatch | None:
-    """Where patterns are found in a command's text; None where none is."""
+    """Where patterns are found in a command's text; None where none is. Takes a while: not for an event loop.
+
+    Raises: InvalidSpec, when that takes too long: what was not searched to its end must not pass.
+    """
     if not gates.commands:
         return None
-    text = _plain(_command_text(command))
-    found = {
-        pattern: [each.span() for each in islice(_finding(pattern)(text), MOST_PLACES)] for pattern in gates.commands
-    }
+    text, until = _plain(_command_text(command)), time.thread_time() + MOST_SEARCH_S
+    found = {pattern: _places(pattern, text, until) for pattern in gates.commands}
     patterns = tuple(pattern for pattern, spans in found.items() if spans)
     return (
         CommandMatch(patterns, tuple(sorted(span for spans in found.values() for span in spans))) if patterns else None
@@ -163,7 +178,7 @@ def _plain(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def _finding(pattern: str) -> Callable[[str], Iterator[Any]]:
-    """Finds a pattern everywhere, in time that grows with the text and not faster. Raises: InvalidSpec, HostUnsupported."""
+    """Finds a pattern everywhere; each search takes time that grows with the text and not faster. Raises: InvalidSpec, HostUnsupported."""
     if not pattern or len(pattern) > PATTERN_CHARS:
         raise InvalidSpec(f"use 1-{PATTERN_CHARS} characters", field="gates.commands")
     try:

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 HOME: Final = "/workspace"
-MAX_QUESTION_BYTES: Final = 16 * 1024
+MAX_QUESTION_BYTES: Final = 24 * 1024
 WORD_BYTES: Final = 400
 """Of a name or a path."""
 ARGUMENTS_BYTES: Final = 1500
@@ -46,8 +46,6 @@ HOSTS_BYTES: Final = 6000
 ENVIRONMENT_BYTES: Final = 3000
 WIDTH: Final = 100
 """Characters of a line of a program; a longer one goes on below."""
-BESIDE: Final = 100
-"""Characters around a place that a gate found, in a list of arguments."""
 PLACES: Final = 6
 """That are shown, of those which gates have found: the first and the last ones."""
 FIRST_LINES, LINES_AROUND, LAST_LINES = 10, 1, 6
@@ -132,7 +130,7 @@ def command_question(
     matches = f"which matches the gate{'s' if len(gates) > 1 else ''} {listed(gates)}"
     summary = f"run a {kind} as {word(command.user or 'root')} in {word(command.cwd)}, {matches}"
     if len(spans) > PLACES:
-        summary += f" in {len(spans)} places, of which {PLACES} are shown"
+        summary += f" in at least {len(spans)} places, of which {PLACES} are shown"
     return "\n".join([summary, *(f"  {line}" for line in _details(command, program, _some(spans), secrets))])
 
 
@@ -152,11 +150,11 @@ def _details(command: Command, program: FoundProgram, spans: Spans, secrets: Seq
         yield "input: sent by the caller, not shown here"
     match command.what:
         case Argv(argv):
-            yield f"arguments: {listed(argv[1:]) or 'none'}"
-            if len(joined := " ".join(argv)) > WORD_BYTES:
+            arguments = listed(argv[1:])
+            yield f"arguments: {arguments or 'none'}"
+            if arguments != ", ".join(map(quoted, argv[1:])):
                 # Some of it is not shown above, but this is.
-                for start, end in spans:
-                    yield f"matches at: {word(joined[max(start - BESIDE, 0) : min(end, start + BESIDE) + BESIDE])}"
+                yield from (f"matches at: {_around(' '.join(argv), *span)}" for span in spans)
         case Shell(text) | Code(text=text):
             raw, lines = _raw(text), len(text.splitlines())
             plural = "" if lines == 1 else "s"
@@ -175,9 +173,13 @@ def _program(command: Command, program: FoundProgram) -> str:
 
 def _environment(env: Mapping[str, str]) -> str:
     """All of it: any variable may be the one that makes another program of this."""
+    instead = "put it into a file that the command reads"
+    size = sum(len(name) + len(value) for name, value in env.items())
+    if size > ENVIRONMENT_BYTES:
+        raise _too_long(size, most=ENVIRONMENT_BYTES, field="env", instead=instead)
     named = ((name if VARIABLE.fullmatch(name) else quoted(name), value) for name, value in sorted(env.items()))
     words = [f"{name}={quoted(value)}" for name, value in named]
-    return _all(words, most=ENVIRONMENT_BYTES, field="env", instead="put it into a file that the command reads")
+    return _all(words, most=ENVIRONMENT_BYTES, field="env", instead=instead)
 
 
 def _reached(wider: Wider) -> str:
@@ -218,11 +220,13 @@ def _all(words: Sequence[str], *, most: int, field: str, instead: str = "ask for
     """Every word, because each of them may be the one that matters. Raises: InvalidSpec, when there are too many."""
     whole = ", ".join(words)
     if len(whole.encode()) > most:
-        raise InvalidSpec(
-            f"a person has to approve this and can be shown {most} bytes of it, not {len(whole.encode())}: {instead}",
-            field=field,
-        )
+        raise _too_long(len(whole.encode()), most=most, field=field, instead=instead)
     return whole
+
+
+def _too_long(size: int, *, most: int, field: str, instead: str) -> InvalidSpec:
+    text = f"a person has to approve this and can be shown {most} bytes of it, not {size}: {instead}"
+    return InvalidSpec(text, field=field)
 
 
 def listed(texts: Sequence[str]) -> str:
@@ -246,6 +250,12 @@ def _as_many(words: Sequence[str], most: int) -> list[str]:
             break
         taken.append(each)
     return taken
+
+
+def _around(text: str, start: int, end: int) -> str:
+    """A place of a text with what is beside it: of a long place its beginning."""
+    before = _fitting(text[max(start - WORD_BYTES, 0) : start][::-1], WORD_BYTES // 4)[::-1]
+    return quoted(before + _fitting(text[start:end], WORD_BYTES // 2) + _fitting(text[end:], WORD_BYTES // 4))
 
 
 def _fitting(text: str, most: int) -> str:
@@ -279,18 +289,30 @@ def _excerpt(text: str, spans: Spans) -> Iterator[str]:
     firsts = [0, *accumulate(map(len, pieces))]
     shown_lines = [piece for each in pieces for piece in each]
 
-    def at(offset: int) -> int:
-        """Which piece a place of the text is in."""
-        number = min(bisect_right(starts, offset), len(lines)) - 1
-        return firsts[number] + len(shown(lines[number][: offset - starts[number]])) // WIDTH
-
     chosen = {*range(FIRST_LINES), *range(len(shown_lines) - LAST_LINES, len(shown_lines))}
+    at = _columns(lines, starts, sorted({offset for span in spans for offset in span}))
     for start, end in spans:
-        first = at(start)
-        chosen |= {*range(first - LINES_AROUND, min(at(end), first + 1) + LINES_AROUND + 1)}
+        (line, column), (last_line, last_column) = at[start], at[end]
+        first, last = firsts[line] + column // WIDTH, firsts[last_line] + last_column // WIDTH
+        chosen |= {*range(first - LINES_AROUND, min(last, first + 1) + LINES_AROUND + 1)}
     for is_chosen, group in groupby(enumerate(shown_lines), key=lambda each: each[0] in chosen):
         part = [line for _, line in group]
         yield from _without_empty(part) if is_chosen else [f"… {len(part)} lines left out …"]
+
+
+def _columns(lines: Sequence[str], starts: Sequence[int], offsets: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """For places of a text in their order: the line, and how far into the line as it is shown. Each part is shown once."""
+    made: dict[int, tuple[int, int]] = {}
+    number, done, column = -1, 0, 0
+    for offset in offsets:
+        line = min(bisect_right(starts, offset), len(lines)) - 1
+        if line != number:
+            number, done, column = line, 0, 0
+        inside = offset - starts[line]
+        column += len(shown(lines[line][done:inside]))
+        done = inside
+        made[offset] = (line, column)
+    return made
 
 
 def _pieces(line: str) -> Iterator[str]:

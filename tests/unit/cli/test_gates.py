@@ -346,8 +346,14 @@ def test_only_the_calls_own_question_is_told_once_and_a_failure_does_not_end_the
     assert [line for line in told if "waits for" in line] == ["k8e: waits for approval mine: deploy"]
 
 
+def test_no_padding_makes_a_line_of_ours_from_words_of_others() -> None:
+    for width in (40, 80):
+        lines = framed('  arguments: "' + " " * 70 + "environment: none" + " " * 90 + 'input: none"', width)
+        assert [line[:4] for line in lines] == ["  | ", *["  > "] * (len(lines) - 1)]
+
+
 def test_a_frame_breaks_lines_where_a_terminal_would() -> None:
     assert framed("ab\ncd", 80) == ["  | ab", "  | cd"]
-    assert framed("x" * 30, 20) == ["  | " + "x" * 14, "  | " + "x" * 14, "  | xx"]
-    assert framed("表" * 8, 20) == ["  | " + "表" * 7, "  | 表"]
+    assert framed("x" * 30, 20) == ["  | " + "x" * 14, "  > " + "x" * 14, "  > xx"]
+    assert framed("表" * 8, 20) == ["  | " + "表" * 7, "  > 表"]
     assert framed("a\x1b[2Jb\tc\u3164", 80) == [r"  | a\x1b[2Jb\tc\u3164"]

@@ -46,6 +46,20 @@ def test_however_a_stream_is_cut_the_result_is_that_of_the_whole(data: st.DataOb
     assert not any(value in whole for value in values)
 
 
+@pytest.mark.parametrize("unit", [b"\\", b"%5C", b"&#92;", b"\\u005c", b"%255C"])
+@pytest.mark.parametrize("count", [51, 52, 53, 54, 3001, 3002, 3003, 3004])
+def test_a_long_run_of_escapes_before_it_does_not_shift_what_follows(unit: bytes, count: int) -> None:
+    """A program inside may choose what a host sends back before the value."""
+    value = b"7Qz/k3Lm+9pWx2/Rt5"
+    secrets = masked(value)
+    text = b" " + unit * (2 * count) + value.replace(b"/", unit + b"/") + b" " * 900
+    masks = Scrubber(secrets).whole(text).count(b"#")
+    assert masks >= len(value)
+    for size in (64, 65, 777, 8192):
+        pieces = [text[at : at + size] for at in range(0, len(text), size)]
+        assert scrub(pieces, secrets).replace(unit, b"").count(b"#") >= len(value)
+
+
 def test_many_long_values_leave_the_loop_to_others() -> None:
     random = Random(1)
     secrets = masked(*("".join(random.choices(LETTERS, k=4000)).encode() for _ in range(32)))

@@ -6,19 +6,25 @@ import base64
 import html
 import json
 import re
+import string
 import time
 import urllib.parse
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8e.egress.spellings import SecretPattern, views
+from k8e.egress.spellings import Decoded, SecretPattern, View
 
 VALUE = """sk-live/a+b&c=d<e>"f'g\\h%41 0123456789"""
 PATTERN = SecretPattern(VALUE.encode())
 Encoder = Callable[[str], str]
+
+
+def views(text: bytes) -> list[View]:
+    return Decoded(text).views()
 
 
 def echoed(spelling: str | bytes, *, pattern: SecretPattern = PATTERN, before: bytes = b'{"you sent": "') -> bytes:
@@ -201,6 +207,36 @@ def test_no_bytes_upset_the_search_and_every_view_knows_where_it_comes_from(text
             assert 0 <= start < end <= view.origin(index + 1) <= len(text)
             assert end > start + 1 or text[start:end] == view.data[index : index + 1]
         assert not list(PATTERN.spans(view))
+
+
+@pytest.mark.parametrize("length", [100, 128, 129, 192, 256, 257, 1000, 4096])
+def test_values_of_every_length_are_found_in_every_form_and_their_beginnings_are_not(length: int) -> None:
+    random = Random(length)
+    value = "".join(random.choices(string.ascii_letters + string.digits + "+/ -", k=length - 2)).join("ab")
+    pattern, raw = SecretPattern(value.encode()), value.encode()
+    for spelling in (
+        raw,
+        raw.replace(b" ", b"+"),
+        json_php(value).encode(),
+        raw.hex().upper().encode(),
+        *(base64.b64encode(beside + raw) for beside in (b"", b"x", b"xy")),
+        base64.urlsafe_b64encode(raw),
+    ):
+        found = echoed(spelling, pattern=pattern)
+        assert len(found) >= len(spelling) - 4
+        assert found in spelling
+        assert not echoed(spelling[:-8], pattern=pattern)
+
+
+@pytest.mark.parametrize("beside", [b"", b"u", b"us", b"use"])
+@pytest.mark.parametrize("after", [b"", b"a", b"ab"])
+def test_the_characters_of_base64_that_a_value_shares_are_masked_too(beside: bytes, after: bytes) -> None:
+    value = b"Secret0kx"
+    bits = "".join(f"{byte:08b}" for byte in beside + value + after)
+    first, last = len(beside) * 8 // 6, ((len(beside) + len(value)) * 8 - 1) // 6
+    text = base64.b64encode(beside + value + after)
+    assert len(bits) <= len(text) * 6
+    assert echoed(text, pattern=SecretPattern(value), before=b"[").startswith(text[first : last + 1])
 
 
 @pytest.mark.parametrize("digits", [VALUE.encode().hex(), VALUE.encode().hex().upper()])

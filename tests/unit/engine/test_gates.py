@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from random import Random
 
 import pytest
 
@@ -14,6 +15,16 @@ from k8e.errors import InvalidSpec
 from k8e.model import Argv, Code, Command, EgressMode, Gates, Language, SessionSpec, Shell
 
 FULL = Gates(egress=True, write_paths=("/workspace/deploy",), workspace=True, secrets=True, commands=("rm",))
+
+
+def test_a_search_that_takes_too_long_is_given_up_and_does_not_pass() -> None:
+    text = "".join(Random(1).choices("ab", k=8192))
+    slow = asking.normal(Gates(commands=("a(?:[ab]*a[ab]{300}c)?",)))
+    with pytest.raises(InvalidSpec, match="takes too long to search"):
+        asking.command_match(slow, Command(what=Shell(text)))
+    found = asking.command_match(Gates(commands=("a",)), Command(what=Shell(text)))
+    assert found is not None, "control: the same text and a pattern that is found as often"
+    assert len(found.spans) == asking.MOST_PLACES
 
 
 def test_gates_only_ever_add_up() -> None:

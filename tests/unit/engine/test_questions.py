@@ -149,6 +149,29 @@ def test_variables_with_secrets_are_named_and_odd_names_are_quoted() -> None:
     assert question.split("\n")[2:4] == [r'  environment: "LANG=\"C\", TERM"="x"', '  variables with secrets: "PATH"']
 
 
+@pytest.mark.parametrize("filler", ["😀", "\x01", "\u3164", "x"])
+@pytest.mark.parametrize("count", [10, 60, 200, 3000])
+def test_what_is_beside_a_match_does_not_hide_it(filler: str, count: int) -> None:
+    text = filler * count + "; git push --force; " + filler * count
+    for what in (
+        Argv(("bash", "-c", text)),
+        Argv(("bash", *[filler * 39] * 3, "git push --force", *[filler * 39] * 3)),
+        Shell(text),
+    ):
+        question = asked(Command(what=what), gate="git push")
+        assert "git push --force" in question.replace("\n  : ", "")
+        assert check_text(question, field="action", most_bytes=MAX_QUESTION_BYTES) == question
+
+
+def test_the_largest_question_is_one_that_may_be_asked() -> None:
+    lines = ["😀" * 100] * 200
+    for number in (50, 60, 70, 80, 90, 100):
+        lines[number] = "😀" * 40 + "git push" + "😀" * 52
+    command = Command(what=Shell("\n".join(lines)), env={"A": "😀" * 740}, cwd="/" + "é" * 3000, user="é" * 3000)
+    question = asked(command, gate="git push")
+    assert check_text(question, field="action", most_bytes=MAX_QUESTION_BYTES) == question
+
+
 def test_an_environment_that_cannot_be_shown_is_refused_with_the_way_out() -> None:
     def with_env(env: Mapping[str, str]) -> Command:
         return Command(what=Shell("rm -rf x"), env=env)
