@@ -11,7 +11,7 @@ import logging
 import os
 from pathlib import Path
 
-from k8e.visible import LINES, steady
+from k8e.visible import LINES, terminal_safe
 
 __all__ = ["LIMIT_BYTES", "configure"]
 
@@ -30,7 +30,7 @@ class Lines(logging.Formatter):
         fields = {key: value for key, value in vars(record).items() if key not in _STANDARD}
         shown = "".join(f" {key}={json.dumps(value, default=str)}" for key, value in fields.items())
         # What an error says may come from inside a sandbox, and a log is read at a terminal.
-        return steady(first) + shown + (f"\n{steady(trace, keep=LINES)}" if trace else "")
+        return terminal_safe(first) + shown + (f"\n{terminal_safe(trace, keep=LINES)}" if trace else "")
 
 
 class Bounded(logging.StreamHandler):  # type: ignore[type-arg]  # its parameter is unknown at run time

@@ -3,7 +3,7 @@
 Two questions, two sets of characters:
 
 - What can steer? Everything that Unicode does not call printable: controls (C0, DEL and C1), formats (the bidirectional ones
-  among them), separators other than the space. `steady` shows them as escapes.
+  among them), separators other than the space. `terminal_safe` shows them as escapes.
 - What is not seen? Also characters of which Unicode says that they may be drawn as nothing (`Default_Ignorable_Code_Point`: fillers,
   joiners, variation selectors, tags), and marks that are heaped on a letter or stand on none. `shown` shows these too. It is for
   text that a person is to judge.
@@ -16,7 +16,7 @@ import re
 from functools import cache
 from typing import Any, Final
 
-__all__ = ["LINES", "SUSPECT", "TerminalText", "first_unseen", "only_seen", "quoted", "shown", "steady"]
+__all__ = ["LINES", "SUSPECT", "TerminalText", "first_unseen", "only_seen", "quoted", "shown", "terminal_safe"]
 
 LINES: Final = "\n\t"
 """What may stay where text has lines."""
@@ -26,7 +26,7 @@ MARKS: Final = 2
 """On one letter. Scripts that need marks need no more; heaps of them cover the lines around."""
 
 
-def steady(text: str, *, keep: str = "") -> str:
+def terminal_safe(text: str, *, keep: str = "") -> str:
     """With everything that can steer a terminal as an escape, but for what is to be kept."""
     if text.isprintable():
         return text
@@ -36,8 +36,10 @@ def steady(text: str, *, keep: str = "") -> str:
 def shown(text: str, *, keep: str = "") -> str:
     """With everything that is not seen as an escape, but for what is to be kept."""
     if text.isascii():
-        return steady(text, keep=keep)
-    return steady(unseen().sub(lambda found: found[0] if found[0] in keep else escape(found[0]), text), keep=keep)
+        return terminal_safe(text, keep=keep)
+    return terminal_safe(
+        unseen().sub(lambda found: found[0] if found[0] in keep else escape(found[0]), text), keep=keep
+    )
 
 
 def first_unseen(text: str, *, keep: str = "") -> str:
@@ -92,4 +94,4 @@ class TerminalText:
             text = text.removeprefix("\n")
             self._after_return = False
         self._after_return = self._after_return or text.endswith("\r")
-        return steady(text.replace("\r\n", "\n").replace("\r", "\n"), keep=LINES)
+        return terminal_safe(text.replace("\r\n", "\n").replace("\r", "\n"), keep=LINES)

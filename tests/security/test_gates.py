@@ -630,6 +630,7 @@ async def test_a_secret_that_changes_which_program_runs_is_seen_in_the_question(
                 ]
                 await decide(service, asked, approved=False)
             assert isinstance(task.result(), Denied)
+            assert "\n" not in str(task.result()), "whoever is refused is told in short"
     finally:
         await engine.delete_secret(OWNER, "gate-path")
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8e.visible import TerminalText, first_unseen, quoted, shown, steady
+from k8e.visible import TerminalText, first_unseen, quoted, shown, terminal_safe
 
 UNSEEN = {
     "escape": "\x1b",
@@ -53,7 +53,7 @@ def test_what_is_not_seen_is_shown_by_its_number(text: str) -> None:
 
 @pytest.mark.parametrize("text", SEEN)
 def test_what_is_seen_stays(text: str) -> None:
-    assert shown(text) == steady(text) == text
+    assert shown(text) == terminal_safe(text) == text
     assert first_unseen(text) == ""
 
 
@@ -63,10 +63,10 @@ def test_marks_that_are_heaped_on_a_letter_are_shown_by_their_numbers() -> None:
 
 @given(st.text(st.characters(codec=None)))
 def test_nothing_that_steers_is_left(text: str) -> None:
-    for made in (steady(text), shown(text), quoted(text)):
+    for made in (terminal_safe(text), shown(text), quoted(text)):
         assert made.isprintable()
         assert all(unicodedata.category(char) not in {"Cc", "Cf", "Cs", "Zl", "Zp"} for char in made)
-    assert steady(text, keep="\n").replace("\n", "").isprintable()
+    assert terminal_safe(text, keep="\n").replace("\n", "").isprintable()
 
 
 @given(st.text())

@@ -10,7 +10,7 @@ from pathlib import Path
 from k8e.audit import Fields, records, verify
 from k8e.cli.output import BAD_INPUT, SERVER, print_json, say
 from k8e.client.light.places import own_data_dir
-from k8e.visible import steady
+from k8e.visible import terminal_safe
 
 __all__ = ["check", "show"]
 
@@ -26,12 +26,12 @@ def check(args: argparse.Namespace) -> int:
         told = {"ok": found.ok, "records": found.records, "problem": found.problem, "where": found.where}
         print_json({**told, "note": found.note})
     elif found.ok:
-        note = f" ({steady(found.note)})" if found.note else ""
+        note = f" ({terminal_safe(found.note)})" if found.note else ""
         print(f"the audit trail is whole: {found.records} records{note}")
     else:
         where = f" at {data_dir / found.trail / found.where}" if found.where else ""
         broken = f"THE AUDIT TRAIL IS BROKEN{where}: {found.problem} ({found.records} records before it are good)"
-        print(steady(broken))
+        print(terminal_safe(broken))
     return 0 if found.ok else BAD_INPUT
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from k8e.cli.daemon import client_only
 from k8e.cli.output import SERVER, say
 from k8e.client.light.places import own_data_dir
-from k8e.visible import LINES, steady
+from k8e.visible import LINES, terminal_safe
 
 __all__ = ["examine"]
 
@@ -24,5 +24,5 @@ def examine(args: argparse.Namespace) -> int:
 
     data_dir = Path(args.data_dir).absolute() if args.data_dir else own_data_dir(os.environ)
     diagnosis = diagnose(data_dir, fix=args.fix, report=Stderr(), env=os.environ, more=probes(data_dir))
-    print(steady(as_json(diagnosis) if args.json else as_text(diagnosis), keep=LINES))
+    print(terminal_safe(as_json(diagnosis) if args.json else as_text(diagnosis), keep=LINES))
     return 0 if diagnosis.ok else 1

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from k8e.cli import shapes
-from k8e.cli.output import passing, print_json, print_rows
+from k8e.cli.output import print_json, print_rows, program_output
 from k8e.client.light.calls import Calls, Request, encoded, listed, only
 
 __all__ = ["list_files", "read_file", "write_file"]
@@ -34,7 +34,7 @@ def read_file(args: argparse.Namespace, calls: Calls) -> int:
         content = b"".join(chunk.data("data") for chunk in chunks).decode("utf-8", "replace")
         print_json({"content": content, "path": args.path})
         return 0
-    with passing(sys.stdout) as pass_on:
+    with program_output(sys.stdout) as pass_on:
         for chunk in chunks:
             pass_on(chunk.data("data"))
     return 0

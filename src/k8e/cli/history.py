@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from k8e.cli.output import passing, print_json, print_rows
+from k8e.cli.output import print_json, print_rows, program_output
 from k8e.client.errors import InvalidRequest, NotFound
 from k8e.client.light.calls import Answer, Calls
 
@@ -21,7 +21,7 @@ def show_log(args: argparse.Namespace, calls: Calls) -> int:
     """Text as it is; with `--follow` until the session ends."""
     if args.offset < 0 or args.limit < 0:
         raise InvalidRequest("offset, limit: must be 0 or more")
-    with passing(sys.stdout) as pass_on:
+    with program_output(sys.stdout) as pass_on:
         follow(args, calls, pass_on)
     return 0
 

@@ -8,7 +8,7 @@ import re
 import sys
 
 from k8e.cli.output import print_json
-from k8e.visible import steady
+from k8e.visible import terminal_safe
 
 __all__ = ["explain", "worded"]
 
@@ -24,7 +24,7 @@ def explain(parser: argparse.ArgumentParser, message: str, *, is_json: bool) -> 
     else:
         parser.print_usage(sys.stderr)
     if not is_json:
-        sys.stderr.write(f"{parser.prog}: {steady(text)}\n")
+        sys.stderr.write(f"{parser.prog}: {terminal_safe(text)}\n")
 
 
 def worded(message: str) -> str:

@@ -30,12 +30,22 @@ from k8e.client.errors import (
     Unreachable,
     Unsupported,
 )
-from k8e.visible import SUSPECT, TerminalText, steady
+from k8e.visible import SUSPECT, TerminalText, terminal_safe
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["BAD_INPUT", "INTERRUPTED", "SERVER", "failed", "meaning", "passing", "print_json", "print_rows", "say"]
+__all__ = [
+    "BAD_INPUT",
+    "INTERRUPTED",
+    "SERVER",
+    "failed",
+    "meaning",
+    "print_json",
+    "print_rows",
+    "program_output",
+    "say",
+]
 
 BAD_INPUT = 1
 SERVER = 2
@@ -80,7 +90,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 @contextlib.contextmanager
-def passing(file: TextIO) -> Iterator[Callable[[bytes], None]]:
+def program_output(file: TextIO) -> Iterator[Callable[[bytes], None]]:
     """What passes a program's bytes on: as they are, or at a terminal as text that cannot steer it."""
     text = TerminalText() if file.isatty() else None
 
@@ -109,7 +119,7 @@ def print_rows(
 
 def say(text: str) -> None:
     """One line for a person, on standard error."""
-    sys.stderr.write(f"k8e: {steady(text)}\n")
+    sys.stderr.write(f"k8e: {terminal_safe(text)}\n")
     sys.stderr.flush()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from k8e.cli import shapes
 from k8e.cli.network import split, update
-from k8e.cli.output import passing, print_json, say
+from k8e.cli.output import print_json, program_output, say
 from k8e.cli.sharing import in_session
 from k8e.client.errors import InvalidRequest, ServerFailed
 from k8e.client.light.calls import Answer, Calls, Request, deadline, encoded
@@ -94,7 +94,7 @@ def answer(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
 
 
 def stream(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
-    with passing(sys.stdout) as out, passing(sys.stderr) as err:
+    with program_output(sys.stdout) as out, program_output(sys.stderr) as err:
         for item in calls.stream("ExecAttach", [{"start": asked}], timeout_s=deadline(timeout(args))):
             if item.has("chunk"):
                 chunk = item.one("chunk")

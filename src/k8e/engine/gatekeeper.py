@@ -238,7 +238,8 @@ class Gatekeeper:
 
 
 def _refusal(decided: Approval) -> Denied:
-    asked = f"{decided.action}; the question was {decided.approval_id}"
+    in_short = decided.action.partition("\n")[0]
+    asked = f"{in_short}; the question was {decided.approval_id}"
     if decided.status is ApprovalStatus.REJECTED:
         why = f" ({decided.reason})" if decided.reason else ""
         text = f"refused by {decided.decided_by}{why}: {asked}"

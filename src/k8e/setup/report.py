@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import IO, Protocol
 
 from k8e.errors import HostUnsupported
-from k8e.visible import LINES, steady
+from k8e.visible import LINES, terminal_safe
 
 __all__ = ["Finished", "Reporter", "Silent", "Stderr", "finish", "work"]
 
@@ -36,7 +36,7 @@ class Stderr:
     """Lines on standard error, so that standard output stays a program's."""
 
     def say(self, text: str) -> None:
-        sys.stderr.write(f"k8e: {steady(text, keep=LINES)}\n")
+        sys.stderr.write(f"k8e: {terminal_safe(text, keep=LINES)}\n")
         sys.stderr.flush()
 
 

@@ -111,6 +111,12 @@ def asked(k8e: Run, session_id: str) -> str:
     return str(told(k8e("confirm", session_id, action, "--no-wait"))["approval_id"])
 
 
+@pytest.fixture
+def long_question(k8e: Run, session_id: str) -> str:
+    action = "drop the table\n" + "\n".join(f"line {number}" for number in range(50))
+    return str(told(k8e("confirm", session_id, action, "--no-wait"))["approval_id"])
+
+
 def status(k8e: Run, approval_id: str) -> dict[str, object]:
     listed = told(k8e("approvals", "list", "--all"))["approvals"]
     assert isinstance(listed, list)
@@ -145,11 +151,9 @@ def test_what_is_asked_cannot_look_like_a_line_of_ours(asked: str, at_terminal: 
 
 
 def test_what_is_longer_than_the_screen_is_read_through_before_anything_can_be_said(
-    k8e: Run, session_id: str, at_terminal: Callable[..., AtTerminal]
+    k8e: Run, long_question: str, at_terminal: Callable[..., AtTerminal]
 ) -> None:
-    action = "drop the table\n" + "\n".join(f"line {number}" for number in range(50))
-    asked = str(told(k8e("confirm", session_id, action, "--no-wait"))["approval_id"])
-    person = at_terminal("approve", asked)
+    person = at_terminal("approve", long_question)
     person.wait_for("(29 more lines: Enter to go on, anything else to stop) ")
     assert "Allow this?" not in person.shown
     person.type(b"\n")
@@ -162,19 +166,17 @@ def test_what_is_longer_than_the_screen_is_read_through_before_anything_can_be_s
     person.wait_for("\nAllow this? [y/N] ")
     person.type(b"y\n")
     assert person.ended()[0] == 0
-    assert status(k8e, asked)["status"] == "approved"
+    assert status(k8e, long_question)["status"] == "approved"
 
 
 def test_a_yes_before_the_end_of_a_long_question_decides_nothing(
-    k8e: Run, session_id: str, at_terminal: Callable[..., AtTerminal]
+    k8e: Run, long_question: str, at_terminal: Callable[..., AtTerminal]
 ) -> None:
-    action = "drop the table\n" + "\n".join(f"line {number}" for number in range(50))
-    asked = str(told(k8e("confirm", session_id, action, "--no-wait"))["approval_id"])
-    person = at_terminal("approve", asked)
+    person = at_terminal("approve", long_question)
     person.wait_for("more lines: Enter to go on")
     person.type(b"y\n")
     assert person.ended()[0] == 1
-    assert status(k8e, asked)["status"] == "pending"
+    assert status(k8e, long_question)["status"] == "pending"
 
 
 @pytest.mark.parametrize("keys", [b"n\n", b"\n", b"yep\n", b"\x04"])
