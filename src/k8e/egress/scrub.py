@@ -2,7 +2,7 @@
 
 The same length, so that Content-Length, ranges and the frames of a WebSocket stay true. The last bytes wait for what comes
 next, as many as an echo may have; whoever feeds lets go of them when nothing comes for a moment, so what is live stays
-live. No echo goes across an empty line, so what ends in one, as each event of an event stream does, does not wait.
+live. What ends in an empty line, as each event of an event stream does, does not wait: an echo across one is not looked for.
 Nothing here does I/O.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from k8e.egress.spellings import Decoded, SecretPattern
+from k8e.egress.spellings import FROM_THE_BEGINNING, Decoded, SecretPattern
 
 __all__ = ["Masked", "Scrubber", "in_pieces", "stand_in"]
 
@@ -50,8 +50,8 @@ class Scrubber:
         self._past = b""
         """What has gone out, as far as an echo may have begun in it."""
         self._held = b""
-        self._starts = Decoded(b"").starts_before(0)
-        """Where in the past decoding begins: what was before shows where escapes begin, and is no longer there."""
+        self._starts: Sequence[int] = FROM_THE_BEGINNING
+        """Where in the past each chain of decoding goes on: at the end of an escape, not in the middle of one."""
 
     @property
     def is_holding(self) -> bool:

@@ -24,7 +24,7 @@ from typing import Final
 
 import re2  # type: ignore[import-untyped]  # the library ships no types
 
-__all__ = ["Decoded", "SecretPattern", "View"]
+__all__ = ["FROM_THE_BEGINNING", "Decoded", "SecretPattern", "View"]
 
 BYTES_PER_CHARACTER: Final = 12
 FULLY_ESCAPED: Final = 256
@@ -57,6 +57,8 @@ BREAKS: Final = Kind(b"\n", re.compile(rb"\r?\n[ \t]*"))
 Chain = tuple[tuple[Kind, ...], ...]
 CHAINS: Final[tuple[Chain, ...]] = (*(((one,), (two,)) for one in KINDS for two in KINDS), (KINDS, KINDS, KINDS))
 """What is undone, one layer after another."""
+FROM_THE_BEGINNING: Final = (0,) * len(CHAINS)
+"""Where each chain begins in a text that is no part of a longer one."""
 CLEAR: Final = re.compile(rb"[^\\%&#;{}0-9A-Za-z]")
 """A character that is part of no escape, or the last one of it: behind it all chains begin anew."""
 CLEAR_WITHIN: Final = 64
@@ -143,7 +145,7 @@ def _places(data: bytes, undone: re.Pattern[bytes]) -> tuple[list[int], list[int
 class Decoded:
     """A text with all its views. It may be a part of a longer one: then each chain begins where it can."""
 
-    def __init__(self, data: bytes, starts: Sequence[int] = (0,) * len(CHAINS)) -> None:
+    def __init__(self, data: bytes, starts: Sequence[int] = FROM_THE_BEGINNING) -> None:
         self._data = data
         texts = {start: View(data[start:], offset=start) for start in set(starts)}
         self._chains = [_layers(texts[start], chain) for start, chain in zip(starts, CHAINS, strict=True)]

@@ -124,9 +124,13 @@ def command_question(
 
     Raises: InvalidSpec, when it cannot all be shown.
     """
-    kind = {Argv: "command", Shell: "shell command"}.get(type(command.what), "")
-    if isinstance(command.what, Code):
-        kind = f"{command.what.language} program"
+    match command.what:
+        case Argv():
+            kind = "command"
+        case Shell():
+            kind = "shell command"
+        case Code(language=language):
+            kind = f"{language} program"
     matches = f"which matches the gate{'s' if len(gates) > 1 else ''} {listed(gates)}"
     summary = f"run a {kind} as {word(command.user or 'root')} in {word(command.cwd)}, {matches}"
     if len(spans) > PLACES:
