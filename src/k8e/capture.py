@@ -23,7 +23,11 @@ class Capture:
         self._buffer = io.BytesIO()
         self._kept = 0
 
-    def add(self, payload: bytes) -> None:
+    def add(self, payload: bytes, offset: int | None = None) -> None:
+        """What comes next, or comes at `offset`: what is missing before it counts as cut off, and so does the rest."""
+        if offset is not None and offset > self.total:
+            self.total = offset
+            self._has_room = False
         self.total += len(payload)
         piece = payload[: max(self.limit - self._kept, 0)]
         if not piece or not self._has_room:

@@ -46,7 +46,7 @@ from k8e.identity.sealing import FileSealer
 from k8e.inside import InsideMcp
 from k8e.model import Limits, Runtime, SessionSpec
 from k8e.policy import entries
-from k8e.settings import ServerSettings, address
+from k8e.settings import AUTOSTARTED, ServerSettings, address
 from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Reporter
 from k8e.skills.folder import stage
@@ -62,7 +62,7 @@ from k8e.trust import announce_authority, renew, server_certificate
 if TYPE_CHECKING:
     from k8e.telemetry.traces import Tracing
 
-__all__ = ["egress_settings", "local_settings", "locked", "main", "make_directories", "run"]
+__all__ = ["egress_settings", "local_settings", "locked", "main", "make_directories", "published", "run"]
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ async def main(
                     doors["metrics"] = page
                 renewing = group.create_task(renew(settings, door.renew), name="server certificate")
                 announce_authority(settings, office.authority, str(door.bound[0].from_here()))
-                with published(settings.data_dir / "server" / "server.json", doors):
+                with published(settings, doors):
                     say_ready(engine, doors, office.authority.fingerprint)
                     await stop.asked()
                 agents.leave()
@@ -260,18 +260,27 @@ def locked(data_dir: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
+        # One that died has left it: it must not look as if we were ready.
+        (data_dir / "server" / "server.json").unlink(missing_ok=True)
         with locks.show(data_dir / "server" / "lock"):
             yield
 
 
 @contextlib.contextmanager
-def published(path: Path, doors: Mapping[str, str]) -> Iterator[None]:
-    """Tell clients on this machine where we are, while we are there."""
-    whole.replace(path, json.dumps({"pid": os.getpid(), "doors": dict(doors)}).encode() + b"\n", mode=0o644)
+def published(settings: ServerSettings, doors: Mapping[str, str]) -> Iterator[None]:
+    """Tell clients on this machine where we are, while we are there, and how to start us again.
+
+    One that dies leaves both files, one that is stopped only the second: whoever stopped it does not want it back at once.
+    """
+    places = settings.data_dir / "server" / "server.json"
+    again = settings.data_dir / "server" / "settings.json"
+    how = {"settings": dict(settings.given), "is_autostarted": AUTOSTARTED in os.environ}
+    whole.replace(again, json.dumps(how).encode() + b"\n", mode=0o600)
+    whole.replace(places, json.dumps({"pid": os.getpid(), "doors": dict(doors)}).encode() + b"\n", mode=0o644)
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        places.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

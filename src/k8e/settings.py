@@ -17,9 +17,11 @@ from pathlib import Path
 from k8e.errors import InvalidSpec, K8eError
 from k8e.model import Runtime
 
-__all__ = ["OPTIONS", "Option", "ServerSettings", "address", "load"]
+__all__ = ["AUTOSTARTED", "OPTIONS", "Option", "ServerSettings", "address", "load"]
 
 DEFAULT_PORT = 50051
+AUTOSTARTED = "K8E_SANDBOX_AUTOSTARTED"
+"""In the environment of a server that a client has started, and that clients start again."""
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 Value = str | int | float | tuple[str, ...]
@@ -104,6 +106,8 @@ class ServerSettings:
     log_level: str = "info"
     reserve_disk: int | None = None
     """Bytes of the data directory's disk that sandboxes leave free; None is a twentieth of it, at most 1 GiB."""
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What was said of these, by name and as text: a server that is started with it has the same settings."""
 
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """Where to listen, parsed."""
@@ -347,13 +351,18 @@ def load(
 ) -> ServerSettings:
     """The settings. Raises: InvalidSpec naming the one that is wrong and where it came from."""
     given: dict[str, Value] = {}
+    texts: dict[str, str] = {}
     for source, values in (
         (str(file), _from_file(file) if file else {}),
         ("environment", {option.name: environ.get(f"K8E_SANDBOX_{option.name.upper()}") for option in OPTIONS}),
         ("flag", flags),
     ):
-        given |= {option.name: _parsed(option, text, source) for option in OPTIONS if (text := values.get(option.name))}
-    return dataclasses.replace(ServerSettings(data_dir=data_dir), **given)  # type: ignore[arg-type]  # parsed by name
+        said = {option: text for option in OPTIONS if (text := values.get(option.name))}
+        given |= {option.name: _parsed(option, text, source) for option, text in said.items()}
+        texts |= {option.name: text for option, text in said.items()}
+    if "tools_dir" in texts:
+        texts["tools_dir"] = str(Path(texts["tools_dir"]).absolute())
+    return dataclasses.replace(ServerSettings(data_dir=data_dir, given=texts), **given)  # type: ignore[arg-type]  # parsed by name
 
 
 def _parsed(option: Option, text: str, source: str) -> Value:

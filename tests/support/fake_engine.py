@@ -427,11 +427,12 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
         session_id: SessionId,
         command: Command,
         *,
+        exec_id: str = "",
         asked_by: str = "",
         reserve: Reserve = unlimited,
     ) -> ExecResult:
         session = await self._allowed(owner, session_id, asked_by, command)
-        stream = await self._start(session, command)
+        stream = await self._start(session, command, exec_id)
         kept = {1: bytearray(), 2: bytearray()}
         try:
             async for item in stream:

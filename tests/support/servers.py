@@ -16,6 +16,8 @@ from typing import Final
 
 import pytest
 
+from k8e.cli.daemon import wait_stopped
+from k8e.cli.running import is_running
 from k8e.client import SandboxClient
 from k8e.client.discovery import Target, discover
 from k8e.setup.provision import Provisioned
@@ -68,7 +70,12 @@ class Server:
             time.sleep(_PAUSE_S)
 
     def kill(self) -> None:
-        """As the out-of-memory killer would."""
+        """As the out-of-memory killer would. The next one is the test's: clients do not start it."""
+        (self.data_dir / "server" / "settings.json").unlink()
+        self.leave_to_clients()
+
+    def leave_to_clients(self) -> None:
+        """The same, and clients start the next one, which is theirs."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
@@ -77,11 +84,15 @@ class Server:
 
     def destroy(self) -> None:
         """Remove everything."""
-        if self._process is None:
+        is_clients = self._process is None and is_running(self.data_dir)
+        if self._process is None and not is_clients:
             self.start()
         with SandboxClient(target=self.target()) as client:
             client.stop_server(destroy=True)
-        self._wait()
+        if is_clients:
+            wait_stopped(self.data_dir, _PATIENCE_S)
+        else:
+            self._wait()
 
     def target(self) -> Target:
         """As a client on this machine finds it."""

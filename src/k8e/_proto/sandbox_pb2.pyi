@@ -287,7 +287,7 @@ class RunSubAgentResponse(_message.Message):
     def __init__(self, session_id: _Optional[str] = ...) -> None: ...
 
 class ExecRequest(_message.Message):
-    __slots__ = ("session_id", "command", "timeout", "workdir", "background", "language", "argv", "env", "user", "code", "timeout_s", "workdir_bytes", "command_bytes")
+    __slots__ = ("session_id", "command", "timeout", "workdir", "background", "language", "argv", "env", "user", "code", "timeout_s", "workdir_bytes", "command_bytes", "exec_id")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -308,6 +308,7 @@ class ExecRequest(_message.Message):
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     WORKDIR_BYTES_FIELD_NUMBER: _ClassVar[int]
     COMMAND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EXEC_ID_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     command: str
     timeout: int
@@ -321,7 +322,8 @@ class ExecRequest(_message.Message):
     timeout_s: float
     workdir_bytes: bytes
     command_bytes: bytes
-    def __init__(self, session_id: _Optional[str] = ..., command: _Optional[str] = ..., timeout: _Optional[int] = ..., workdir: _Optional[str] = ..., background: _Optional[bool] = ..., language: _Optional[str] = ..., argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, bytes]] = ..., user: _Optional[str] = ..., code: _Optional[bytes] = ..., timeout_s: _Optional[float] = ..., workdir_bytes: _Optional[bytes] = ..., command_bytes: _Optional[bytes] = ...) -> None: ...
+    exec_id: str
+    def __init__(self, session_id: _Optional[str] = ..., command: _Optional[str] = ..., timeout: _Optional[int] = ..., workdir: _Optional[str] = ..., background: _Optional[bool] = ..., language: _Optional[str] = ..., argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, bytes]] = ..., user: _Optional[str] = ..., code: _Optional[bytes] = ..., timeout_s: _Optional[float] = ..., workdir_bytes: _Optional[bytes] = ..., command_bytes: _Optional[bytes] = ..., exec_id: _Optional[str] = ...) -> None: ...
 
 class ExecResponse(_message.Message):
     __slots__ = ("stdout", "stderr", "exit_code", "session_id", "run_id", "status", "duration_ms", "truncated", "language", "reason", "stdout_bytes", "stderr_bytes", "signal", "detail", "egress_denied")

@@ -24,6 +24,8 @@ __all__ = ["Desk"]
 
 _MAX_FINISHED = 512
 """Execs that ended and were not forgotten; past it the oldest goes, so a careless engine cannot fill the sandbox."""
+_MAX_SPENT = 4096
+"""Ids of execs that are no longer known; past it the oldest goes."""
 _VENV = "/opt/venv"
 _VENV_PYTHON = _VENV + "/bin/python3"
 
@@ -57,6 +59,8 @@ class Desk:
         self._runners = runners
         self._parking = parking
         self._execs: Dict[str, Exec] = {}
+        self._spent: Dict[str, None] = {}
+        """Execs that ended and were forgotten, oldest first: a request that is repeated too late must not run twice."""
 
     def register(self, service: Service) -> None:
         """Offer the operations."""
@@ -86,6 +90,8 @@ class Desk:
 
     def _exec(self, link: Link, number: int, args: Dict[str, Any]) -> None:
         name = fields.text(args, "id")
+        if name in self._spent:
+            raise Refusal("conflict", "command %s has run already, and what it said is no longer kept" % name)
         subject = self._execs.get(name) or self._start(name, args)
         self._subscribe(subject, link, number, {})
         if subject.pid:
@@ -117,7 +123,13 @@ class Desk:
         self._execs[subject.id] = subject
         finished = [name for name, known in self._execs.items() if not known.is_running]
         for name in finished[: max(0, len(finished) - _MAX_FINISHED)]:
-            del self._execs[name]
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        del self._execs[name]
+        self._spent[name] = None
+        if len(self._spent) > _MAX_SPENT:
+            del self._spent[next(iter(self._spent))]
 
     def _launch(self, args: Dict[str, Any]) -> Launch:
         env = command.default_env(os.path.isdir(_VENV))
@@ -185,7 +197,7 @@ class Desk:
         subject = self._find(args)
         if subject.is_running:
             raise Refusal("conflict", "exec %s is running" % subject.id)
-        del self._execs[subject.id]
+        self._drop(subject.id)
 
     def _list(self, args: Dict[str, Any]) -> Dict[str, Any]:
         return {

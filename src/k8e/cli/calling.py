@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from k8e.cli.output import BAD_INPUT, INTERRUPTED, failed
 from k8e.cli.patience import Patient
 from k8e.cli.reaching import reach
+from k8e.cli.reconnecting import Reconnecting
 from k8e.client.errors import InvalidRequest, SandboxError
 from k8e.client.light.calls import Calls
 
@@ -21,8 +22,11 @@ Handler = Callable[[argparse.Namespace, Calls], int]
 def call(handler: Handler, args: argparse.Namespace, environ: Mapping[str, str], *, starts_server: bool) -> int:
     """Run one command against the server."""
 
+    def reach_again() -> Calls:
+        return reach(args, environ, starts_server=starts_server, was_lost=True)
+
     def work() -> int:
-        calls = Patient(reach(args, environ, starts_server=starts_server))
+        calls = Patient(Reconnecting(reach(args, environ, starts_server=starts_server), reach_again))
         try:
             return handler(args, calls)
         finally:

@@ -31,6 +31,8 @@ Exit codes: `run` ends as the program did (128+n after signal n, 124 after a tim
 SERVER = """examples:
   k8e server                          # in the foreground; sessions survive its end
   k8e server --listen 127.0.0.1:50052 --data-dir /srv/k8e
+  k8e server start --pool-min 8       # in the background
+  k8e server start                    # again, with the settings it had
   k8e server status | jq .doors
   k8e server stop --destroy           # end every session, too
 """

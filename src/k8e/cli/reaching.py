@@ -26,19 +26,24 @@ __all__ = ["headers", "reach"]
 RENEW_DAYS = 30.0
 
 
-def reach(args: argparse.Namespace, environ: Mapping[str, str], *, starts_server: bool) -> Calls:
-    """The server to talk to, started first if it is ours to start. Raises: SandboxError."""
+def reach(
+    args: argparse.Namespace, environ: Mapping[str, str], *, starts_server: bool, was_lost: bool = False
+) -> Calls:
+    """The server to talk to, started first if it is ours to start. Raises: SandboxError.
+
+    One that `was_lost` is started only if it has died: somebody may have stopped it.
+    """
     place = connection(getattr(args, "endpoint", None) or "", getattr(args, "profile", None) or "", environ)
     sent = headers(args, environ)
     args.account = account(place, sent, environ)
-    if place.advice:
+    if place.advice and not was_lost:
         say(place.advice)
     if not place.endpoint:
         if starts_server:
             # Only now: starting processes needs modules that cost as much as a whole call.
             from k8e.cli.running import ensure_running
 
-            ensure_running(environ)
+            ensure_running(environ, only_after_death=was_lost)
         # Certificates that were named are meant to be used, and only TLS has a use for them.
         by_certificate = environ.get("K8E_SANDBOX_CERT") or environ.get("K8E_SANDBOX_KEY")
         if not by_certificate and (path := _local_socket(environ)):

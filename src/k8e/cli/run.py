@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from k8e.cli import shapes
 from k8e.cli.network import split, update
 from k8e.cli.output import print_json, program_output, say
+from k8e.cli.reconnecting import new_exec_id
 from k8e.cli.sharing import in_session
 from k8e.client.errors import InvalidRequest, ServerFailed
 from k8e.client.light.calls import Answer, Calls, Request, deadline, encoded
@@ -79,7 +80,7 @@ def request(args: argparse.Namespace, session_id: str, code: bytes) -> Request:
 
 
 def answer(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
-    result = calls.unary("Exec", asked, timeout_s=deadline(timeout(args)))
+    result = calls.unary("Exec", {**asked, "exec_id": new_exec_id()}, timeout_s=deadline(timeout(args)))
     shown: dict[str, object] = {
         **shapes.run(result),
         "session_id": result.text("session_id"),
@@ -95,7 +96,8 @@ def answer(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
 
 def stream(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
     with program_output(sys.stdout) as out, program_output(sys.stderr) as err:
-        for item in calls.stream("ExecAttach", [{"start": asked}], timeout_s=deadline(timeout(args))):
+        begin = {"start": asked, "exec_id": new_exec_id()}
+        for item in calls.stream("ExecAttach", [begin], timeout_s=deadline(timeout(args))):
             if item.has("chunk"):
                 chunk = item.one("chunk")
                 (err if chunk.text("channel") in STDERR else out)(chunk.data("data"))

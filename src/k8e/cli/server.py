@@ -1,4 +1,4 @@
-"""`server`, `server status`, `server stop`."""
+"""`server`, `server start`, `server status`, `server stop`."""
 
 from __future__ import annotations
 
@@ -18,32 +18,47 @@ from k8e.settings import OPTIONS, load
 if TYPE_CHECKING:
     from k8e.cli.grammar import Parser
 
-__all__ = ["fill", "serve", "show_status", "stop_server"]
+__all__ = ["fill", "serve", "show_status", "start_server", "stop_server"]
 
 STOP_S = 90.0
 DESTROY_S = 600.0
 
 
 def fill(server: Parser) -> None:
-    """The flags of `k8e server` and its two actions."""
+    """The flags of `k8e server` and its actions."""
     server.add_argument("--data-dir", type=Path, help="default: /var/lib/k8e as root, else ~/.local/share/k8e")
     server.add_argument("--config", type=Path, help="a TOML file with the settings below")
+    add_settings(server)
+    server.add_argument("--disable-sandbox-matrix", action="store_true", help="taken, and without effect here")
+    server.set_defaults(local="server:serve")
+    actions = server.add_subparsers(metavar="[start|status|stop]", parser_class=type(server))
+    start = actions.add_parser(
+        "start",
+        help="start it in the background, unless it runs; without flags it has the settings of the last one",
+        epilog=SERVER_EXAMPLES,
+    )
+    add_settings(start, default=argparse.SUPPRESS)
+    status = actions.add_parser("status", help="print what the server is, has and does", epilog=SERVER_EXAMPLES)
+    stop = actions.add_parser("stop", help="stop it; sessions live on for the next start", epilog=SERVER_EXAMPLES)
+    stop.add_argument("--destroy", action="store_true", help="destroy every session, too")
+    for parser, handler in (
+        (start, "server:start_server"),
+        (status, "server:show_status"),
+        (stop, "server:stop_server"),
+    ):
+        # A second default would overwrite what was given before the word.
+        parser.add_argument("--data-dir", type=Path, default=argparse.SUPPRESS)
+        parser.set_defaults(local=handler)
+    for parser in (start, stop):
+        parser.set_defaults(has_ok=True)
+
+
+def add_settings(parser: Parser, default: str | None = None) -> None:
     for option in OPTIONS:
         dashed = option.name.replace("_", "-")
         bare = {"nargs": "?", "const": "true"} if option.bare else {}
         names = (f"--{dashed}", f"--sandbox-{dashed}")
-        server.add_argument(*names, dest=option.name, help=option.text, **bare)  # type: ignore[arg-type]
-    server.add_argument("--disable-sandbox-matrix", action="store_true", help="taken, and without effect here")
-    server.set_defaults(local="server:serve")
-    actions = server.add_subparsers(metavar="[status|stop]", parser_class=type(server))
-    status = actions.add_parser("status", help="print what the server is, has and does", epilog=SERVER_EXAMPLES)
-    stop = actions.add_parser("stop", help="stop it; sessions live on for the next start", epilog=SERVER_EXAMPLES)
-    stop.add_argument("--destroy", action="store_true", help="destroy every session, too")
-    for parser, handler in ((status, "server:show_status"), (stop, "server:stop_server")):
-        # A second default would overwrite what was given before the word.
-        parser.add_argument("--data-dir", type=Path, default=argparse.SUPPRESS)
-        parser.set_defaults(local=handler)
-    stop.set_defaults(has_ok=True)
+        parser.add_argument(*names, dest=option.name, help=option.text, default=default, **bare)  # type: ignore[arg-type]
 
 
 def environment(args: argparse.Namespace) -> Mapping[str, str]:
@@ -81,6 +96,29 @@ def serve(args: argparse.Namespace) -> int:
         say(str(error))
         return SERVER
     return 0
+
+
+def start_server(args: argparse.Namespace) -> int:
+    from k8e.cli.calling import guarded
+    from k8e.cli.running import ensure_running, is_running, ready_pid
+
+    environ = environment(args)
+    if args.config:
+        say("--config: is for `k8e server`; a server in the background takes flags and the environment")
+        return BAD_INPUT
+    given = {option.name: text for option in OPTIONS if (text := getattr(args, option.name))}
+
+    if given and any(map(is_running, data_dirs(environ))):
+        say("a server runs already, and keeps its settings; first stop it with `k8e server stop`")
+        return BAD_INPUT
+
+    def start() -> int:
+        ensure_running(environ, settings=given or None)
+        running = next(filter(None, map(ready_pid, data_dirs(environ))), None)
+        print_json({"ok": True, "pid": running})
+        return 0
+
+    return guarded(start, args)
 
 
 def show_status(args: argparse.Namespace) -> int:

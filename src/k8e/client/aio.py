@@ -30,7 +30,6 @@ from k8e.client.session import AsyncSession
 from k8e.client.sessions import SessionCalls
 from k8e.client.terminals import TerminalCalls
 from k8e.client.transfers import TransferCalls
-from k8e.client.transport import deadline
 from k8e.client.values import BrokeredSecret, Chunk, ExecResult, Exit, Gates, Limits, SecretRef
 
 __all__ = ["AsyncSandboxClient"]
@@ -156,8 +155,7 @@ class AsyncSandboxClient(
 
         async def work(chosen: str, recreated: bool) -> ExecResult:
             request.session_id = chosen
-            answer = await self._call(self._stub.Exec, request, timeout_s=deadline(timeout))
-            return exec_result(answer, recreated=recreated)
+            return exec_result(await self._run_once(request, timeout), recreated=recreated)
 
         return await self._in_session(session_id, work)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import functools
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 
@@ -38,7 +40,12 @@ class ExecCalls(Resuming):
         request = exec_request(session_id, command, timeout, workdir=workdir, env=env, user=user)
         if stdin is not None:
             return await self._collected(request, stdin, timeout)
-        return exec_result(await self._call(self._stub.Exec, request, timeout_s=deadline(timeout)))
+        return exec_result(await self._run_once(request, timeout))
+
+    async def _run_once(self, request: pb.ExecRequest, timeout: float) -> pb.ExecResponse:
+        """Run it to its end, once, also where the connection is lost and it is asked for again."""
+        request.exec_id = new_exec_id()
+        return await self._call(self._stub.Exec, request, timeout_s=deadline(timeout))
 
     async def exec_stream(
         self,
@@ -50,10 +57,20 @@ class ExecCalls(Resuming):
         env: Mapping[str, str] | None = None,
         user: str = "",
     ) -> AsyncIterator[str]:
-        """Output as text, both streams in the order they come; leaving the loop stops the command."""
+        """Output as text, both streams in the order they come; leaving the loop stops the command.
+
+        After a lost connection, as when the server is restarted, it goes on where it stopped.
+        """
         request = exec_request(session_id, command, timeout, workdir=workdir, env=env, user=user)
-        async for message in self._each(self._stub.ExecStream(request, timeout=deadline(timeout))):
-            yield message.chunk
+        # A character that is cut in two waits for its other half.
+        decoders = {stream: codecs.getincrementaldecoder("utf-8")("replace") for stream in ("stdout", "stderr")}
+        async for item in self._attached(request, None, timeout):
+            if isinstance(item, Chunk):
+                text = decoders[item.stream].decode(item.data)
+            else:
+                text = "".join(decoder.decode(b"", final=True) for decoder in decoders.values())
+            if text:
+                yield text
 
     async def exec_output(
         self,
@@ -90,11 +107,11 @@ class ExecCalls(Resuming):
         self, request: pb.ExecRequest, stdin: Input | None, timeout: float, exec_id: str = ""
     ) -> AsyncIterator[Chunk | Exit]:
         # The id is ours, so that what a lost connection has cut off is taken up again instead of run twice.
-        name = exec_id or f"exec-{uuid.uuid4().hex}"
-        first = self._begun(request, stdin, timeout, name)
+        name = exec_id or new_exec_id()
+        first = functools.partial(self._begun, request, stdin, timeout, name)
         if stdin is not None:
             # Nobody knows how much of the input arrived.
-            async for item in first:
+            async for item in first():
                 yield item
             return
 
@@ -123,6 +140,11 @@ class ExecCalls(Resuming):
                 return collected_result(request, kept["stdout"], kept["stderr"], item)
             kept[item.stream] += item.data
         raise AssertionError("the server ends every stream with an exit")
+
+
+def new_exec_id() -> str:
+    """A name for a command by which it can be asked for again."""
+    return f"exec-{uuid.uuid4().hex}"
 
 
 async def inputs(request: pb.ExecRequest, stdin: Input | None, exec_id: str) -> AsyncIterator[pb.ExecInput]:

@@ -42,11 +42,13 @@ def pause_s(
     """How long to wait before the next attempt; None means that the error is the answer.
 
     `chance` is a random number below 1, so that many clients do not come back at once. A server that this client has
-    never heard from is not waited for: most likely there is none.
+    neither heard from nor talked to is not waited for: most likely there is none.
     """
     if isinstance(error, Exhausted) and error.retry_after_s is not None:
         return _affordable(error.retry_after_s * (1 + 0.25 * chance), waited_s)
-    if isinstance(error, Unreachable) and was_answered and (repeatable or not error.was_sent):
+    if not isinstance(error, Unreachable):
+        return None
+    if repeatable if error.was_sent else was_answered:
         return _affordable(min(FIRST_S * 2**attempt, LONGEST_S) * (0.5 + 0.5 * chance), waited_s)
     return None
 

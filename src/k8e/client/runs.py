@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Mapping
 
 from k8e._proto import sandbox_pb2 as pb
@@ -43,7 +44,7 @@ class RunCalls(Resuming):
         def following(stdout: int, stderr: int) -> AsyncIterator[Chunk | Exit]:
             return self._run_output(pb.AttachRunRequest(run_id=run_id, stdout_offset=stdout, stderr_offset=stderr))
 
-        first = following(stdout_offset, stderr_offset)
+        first = functools.partial(following, stdout_offset, stderr_offset)
         async for item in self._resumed(first, following, stdout_offset, stderr_offset):
             yield item
 

@@ -14,22 +14,20 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e._proto.stub import SandboxStub
 from k8e.client.channels import keep_for_ever, open_channel
 from k8e.client.discovery import Target
-from k8e.client.errors import DeadlineExceeded, SandboxError, Unreachable
+from k8e.client.errors import Conflict, DeadlineExceeded, NotFound, SandboxError, SandboxLost, Unreachable
 from k8e.client.light import calls
 from k8e.client.light.calls import ERROR_KEY, PERSON_S, QUICK_S, refusal, unreachable
 from k8e.client.local.channel import NOT_CONNECTED
+from k8e.client.local.reviving import Reviver
 from k8e.client.retries import Patience, pause_s
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["GATED_S", "PERSON_S", "QUICK_S", "Transport", "deadline"]
+__all__ = ["GATED_S", "PERSON_S", "QUICK_S", "Transport", "after_loss", "deadline"]
 
 GATED_S = QUICK_S + PERSON_S
 """For calls that change something small, where a gate may be in the way."""
-
-NEVER_SENT = ("failed to connect to all addresses", "Connection refused", "DNS resolution failed")
-"""How grpc says that a call did not leave this machine."""
 
 REPEATABLE: tuple[type[Message], ...] = (
     pb.GetSessionRequest,
@@ -60,6 +58,19 @@ REPEATABLE: tuple[type[Message], ...] = (
 )
 """What may be asked twice: it only looks, or its second time changes nothing more."""
 
+
+def is_repeatable(request: Message) -> bool:
+    """A command with a name of its own runs once, however often it is asked for."""
+    return isinstance(request, REPEATABLE) or (isinstance(request, pb.ExecRequest) and bool(request.exec_id))
+
+
+def after_loss(lost: Unreachable, error: SandboxError) -> SandboxError:
+    """What the server said of a command that was asked for before and may have run: never that it has not."""
+    if isinstance(error, NotFound | SandboxLost | Conflict):
+        return Unreachable(f"{lost} Asked again, the server said: {error}")
+    return error
+
+
 Q = TypeVar("Q", bound="Message")
 R = TypeVar("R", bound="Message")
 
@@ -80,6 +91,7 @@ class Transport:
         self._made_stub: SandboxStub | None = None
         self._pid = os.getpid()
         self._was_answered = False
+        self._reviver = Reviver(target.socket) if target.socket else None
 
     @property
     def _stub(self) -> SandboxStub:
@@ -107,26 +119,42 @@ class Transport:
     async def _call(self, method: aio.UnaryUnaryMultiCallable[Q, R], request: Q, *, timeout_s: float | None) -> R:
         patience = Patience()
         attempt = 0
+        lost: Unreachable | None = None
         while True:
             try:
                 answer = await method(request, timeout=timeout_s)
             except aio.AioRpcError as status:
                 error = self._rebuilt(status)
-                pause = pause_s(
-                    error,
-                    attempt=attempt,
-                    waited_s=patience.used_s(),
-                    chance=random.random(),  # noqa: S311 - it only spreads clients out
-                    repeatable=isinstance(request, REPEATABLE),
-                    was_answered=self._was_answered,
-                )
+                if lost is not None and isinstance(request, pb.ExecRequest):
+                    error = after_loss(lost, error)
+                pause = self._pause_s(error, attempt, patience, repeatable=is_repeatable(request))
                 if pause is None:
                     raise error from status
+                if isinstance(error, Unreachable) and error.was_sent:
+                    lost = lost or error
             else:
                 self._was_answered = True
                 return answer
-            await asyncio.sleep(pause)
+            await self._pause(pause)
             attempt += 1
+
+    def _pause_s(self, error: SandboxError, attempt: int, patience: Patience, *, repeatable: bool) -> float | None:
+        """How long to wait before a call is repeated; None where the error is the answer."""
+        # A server that took a call is one, and is waited for.
+        self._was_answered = self._was_answered or (isinstance(error, Unreachable) and error.was_sent)
+        return pause_s(
+            error,
+            attempt=attempt,
+            waited_s=patience.used_s(),
+            chance=random.random(),  # noqa: S311 - it only spreads clients out
+            repeatable=repeatable,
+            was_answered=self._was_answered,
+        )
+
+    async def _pause(self, seconds: float) -> None:
+        if self._reviver is not None:
+            self._reviver.revive()
+        await asyncio.sleep(seconds)
 
     async def _pages(self, method: aio.UnaryUnaryMultiCallable[Q, R], request: Q) -> AsyncIterator[R]:
         """The answers of a list that may take several; the server says where each goes on."""
@@ -158,6 +186,5 @@ class Transport:
             )
         if type(made) is not Unreachable:
             return made
-        lost = unreachable(self._target.described(), details, self._target.tried)
-        lost.was_sent = not (details.startswith(NOT_CONNECTED) or any(words in details for words in NEVER_SENT))
-        return lost
+        was_sent = not details.startswith(NOT_CONNECTED)
+        return unreachable(self._target.described(), details, self._target.tried, was_sent=was_sent)

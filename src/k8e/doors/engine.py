@@ -343,6 +343,7 @@ class Engine(Protocol):
         session_id: SessionId,
         command: Command,
         *,
+        exec_id: str = "",
         asked_by: str = "",
         reserve: Reserve = unlimited,
     ) -> ExecResult: ...

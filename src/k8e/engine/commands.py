@@ -19,6 +19,7 @@ from k8e.engine.execs import STDERR, STDOUT, ExecStream, exec_args, remote_failu
 from k8e.engine.ids import check_client_id, new_id
 from k8e.engine.questions import FoundProgram
 from k8e.engine.recording import RecordedStream, Recorder
+from k8e.engine.returning import IN_SANDBOX_BYTES, Returning
 from k8e.engine.secrets import Secrets
 from k8e.engine.session import Session, Use
 from k8e.engine.sessions import Sessions
@@ -28,11 +29,7 @@ from k8e.loop_turns import InTurns
 from k8e.model import MIB, Command, Denial, ExecResult, Outcome, ProcessInfo, Reason, SandboxId
 from k8e.wire.aio import LinkLost, RemoteError
 
-__all__ = ["KEPT_FOR_A_RETURN", "Commands", "ask", "processes"]
-
-KEPT_FOR_A_RETURN = 256 * 1024
-"""Per stream: output that was handed to a door may still be on its way when the server dies, and its caller comes back
-for it. So the sandbox keeps this much longer than we need it."""
+__all__ = ["Commands", "ask", "processes"]
 
 _MAX_PROCESSES: Final = 65_536
 _COMM_BYTES: Final = 256
@@ -41,6 +38,9 @@ _COMM_BYTES: Final = 256
 RECORDED_PER_OWNER = 64 * MIB
 RECORDED = 256 * MIB
 """Of commands that run: the beginning of their output, held for the transcript until they end."""
+RETURNING_PER_OWNER = 64 * MIB
+RETURNING = 256 * MIB
+"""Of commands whose callers may come back after our death: the beginning of their output, in memory and on disk."""
 
 
 class Commands:
@@ -54,6 +54,8 @@ class Commands:
         self._tasks = tasks
         self._at_once = at_once
         self._recording = ByteBudget(per_owner=RECORDED_PER_OWNER, total=RECORDED)
+        self._kept_output = ByteBudget(per_owner=RETURNING_PER_OWNER, total=RETURNING)
+        self._returning: dict[SandboxId, Returning] = {}
 
     async def start(
         self,
@@ -63,8 +65,14 @@ class Commands:
         *,
         timeout_s: float,
         keep_in_sandbox_bytes: int = 0,
+        returning: Returning | None = None,
+        keeps_output: bool = False,
+        is_known: bool = False,
     ) -> ExecStream:
-        """Ask the agent to run it. Raises: SandboxLost, SandboxFailed, InvalidSpec, Exhausted."""
+        """Ask the agent to run it, or to go on with one that it knows.
+
+        Raises: SandboxLost, SandboxFailed, InvalidSpec, Exhausted, Conflict when it has run and is forgotten.
+        """
         if command.terminal is None:
             timeout_s = bounded("command_timeout_s", timeout_s, self._sessions.ceilings, field="timeout_s")
         if session.busy >= self._at_once:
@@ -79,6 +87,8 @@ class Commands:
             ended=Use(session),
             denials=self._denials(box.id),
             keep_in_sandbox_bytes=keep_in_sandbox_bytes,
+            returning=returning,
+            keeps_output=keeps_output,
         )
         stream.recorder = Recorder(
             session,
@@ -92,22 +102,68 @@ class Commands:
         env = {**self._environment(session), **hidden}
         args = exec_args(exec_id, command, env=env, user=session.spec.user, timeout_s=timeout_s)
         try:
-            await stream.start(args)
+            await (stream.attach({}) if is_known else stream.start(args))
         except BaseException:
-            await stream.close()
+            await stream.close(kill=not is_known)
             raise
         return stream
 
-    async def open(self, session: Session, command: Command, *, exec_id: str = "") -> ExecStream:
-        """A foreground command. An id given by the caller makes a repeated call attach instead of running twice."""
-        exec_id = check_client_id(exec_id, field="exec_id") if exec_id else new_id("exec")
+    async def open(
+        self,
+        session: Session,
+        command: Command,
+        *,
+        exec_id: str = "",
+        keeps_output: bool = False,
+        is_known: bool = False,
+    ) -> ExecStream:
+        """A foreground command. With an id of its own a caller that asks again gets the same one, not a second one.
+
+        With `keeps_output` it gets the output from its beginning, else it says from where. One that `is_known` is never
+        started.
+        """
+        returning = self._returning_in(session) if exec_id else None
+        if returning is not None:
+            returning.come_back(check_client_id(exec_id, field="exec_id"))
         return await self.start(
             session,
-            exec_id,
+            exec_id or new_id("exec"),
             command,
             timeout_s=self._own_limit_s(session) if command.timeout_s is None else command.timeout_s,
-            keep_in_sandbox_bytes=KEPT_FOR_A_RETURN,
+            keep_in_sandbox_bytes=IN_SANDBOX_BYTES,
+            returning=returning,
+            keeps_output=keeps_output and returning is not None,
+            is_known=is_known,
         )
+
+    async def is_known(self, session: Session, exec_id: str) -> bool:
+        """Whether the session's sandbox runs such a command, or has, and not forgotten it."""
+        answer = await ask(session, "execs", {}, kind="session", name=session.session_id)
+        known = answers.rows(answer, "execs", most=_MAX_PROCESSES)
+        return any(answers.word(each, "id") == exec_id for each in known)
+
+    def take_over(self, session: Session) -> None:
+        """Callers of an earlier server may come back."""
+        self._returning_in(session).take_over()
+
+    def end(self, sandbox: SandboxId) -> None:
+        """It is gone: nobody can come back for anything in it."""
+        if (returning := self._returning.pop(sandbox, None)) is not None:
+            returning.end()
+
+    def close(self) -> None:
+        for returning in self._returning.values():
+            returning.close()
+
+    def _returning_in(self, session: Session) -> Returning:
+        box = session.live_box()
+        if box.id not in self._returning:
+            self._returning[box.id] = Returning(
+                self._sessions.directory(session) / "returning",
+                limit=session.spec.limits.output_bytes,
+                reserve=functools.partial(self._kept_output.open, session.owner),
+            )
+        return self._returning[box.id]
 
     async def find_program(self, session: Session, command: Command) -> FoundProgram:
         """Which program it would run, as its sandbox says. Raises: SandboxLost, SandboxFailed, HostUnsupported."""
@@ -146,6 +202,10 @@ class Commands:
     ) -> ExecStream:
         """Go on with a command that already runs; with `stop`, giving up half-way ends it. Raises: NotFound."""
         box = session.live_box()
+        # Of a background run the end is written down; of others it is told, and perhaps not heard.
+        returning = self._returning_in(session) if keep_in_sandbox_bytes else None
+        if returning is not None:
+            returning.come_back(exec_id)
         stream = ExecStream(
             box,
             exec_id,
@@ -153,6 +213,7 @@ class Commands:
             ended=Use(session),
             denials=self._denials(box.id),
             keep_in_sandbox_bytes=keep_in_sandbox_bytes,
+            returning=returning,
         )
         try:
             await stream.attach(offsets)
@@ -162,18 +223,27 @@ class Commands:
         return stream
 
     async def run(
-        self, session: Session, command: Command, *, stdin: bytes = b"", reserve: Reserve = unlimited
+        self,
+        session: Session,
+        command: Command,
+        *,
+        stdin: bytes = b"",
+        exec_id: str = "",
+        is_known: bool = False,
+        reserve: Reserve = unlimited,
     ) -> ExecResult:
         """Run to the end and return what it printed, up to the session's bound; cancelling kills the command."""
         limit = session.spec.limits.output_bytes
         captures = {STDOUT: Capture(limit, reserve), STDERR: Capture(limit, reserve)}
-        stream = await self.open(session, replace(command, stdin=bool(stdin)))
+        stream = await self.open(
+            session, replace(command, stdin=bool(stdin)), exec_id=exec_id, keeps_output=True, is_known=is_known
+        )
         feeding = self._tasks.start(_feed(stream, stdin), name=f"feed {stream.exec_id}") if stdin else None
         try:
             async for item in stream:
                 if isinstance(item, Outcome):
                     return _result(captures, item, stream.denied)
-                captures[item.channel].add(item.payload)
+                captures[item.channel].add(item.payload, item.offset)
         finally:
             if feeding is not None:
                 feeding.cancel()

@@ -19,7 +19,7 @@ from typing import Final
 from k8e.byte_budget import Reserve, unlimited
 from k8e.engine import lists
 from k8e.engine.approvals import Approval, Approvals
-from k8e.engine.commands import KEPT_FOR_A_RETURN, Commands, processes
+from k8e.engine.commands import Commands, processes
 from k8e.engine.egress import Egress, EgressCounts
 from k8e.engine.events import EventLog, EventPage
 from k8e.engine.execs import ExecStream
@@ -30,6 +30,7 @@ from k8e.engine.packages import pip_install
 from k8e.engine.pool import ShelfStatus
 from k8e.engine.questions import write_question
 from k8e.engine.recover import recover
+from k8e.engine.returning import IN_SANDBOX_BYTES
 from k8e.engine.runs import Runs, RunStream, RunView
 from k8e.engine.sandboxes import Sandboxes
 from k8e.engine.secrets import Sealer, Secrets, SecretView
@@ -254,28 +255,32 @@ class Engine:
         command: Command,
         *,
         stdin: bytes = b"",
+        exec_id: str = "",
         asked_by: str = "",
         reserve: Reserve = unlimited,
     ) -> ExecResult:
-        """Run to the end. `reserve` is asked before output is held; what it refuses is dropped, and the result says so."""
+        """Run to the end. Asked again with the same `exec_id`, it returns the same command's result.
+
+        `reserve` is asked before output is held; what it refuses is dropped, and the result says so.
+        """
         command = dataclasses.replace(command, stdin=bool(stdin))
-        session = await self._admitted(owner, session_id, command, asked_by)
-        return await self._commands.run(session, command, stdin=stdin, reserve=reserve)
+        session, is_known = await self._admitted(owner, session_id, command, asked_by, exec_id)
+        return await self._commands.run(
+            session, command, stdin=stdin, exec_id=exec_id, is_known=is_known, reserve=reserve
+        )
 
     async def open_exec(
         self, owner: OwnerId, session_id: str, command: Command, *, exec_id: str = "", asked_by: str = ""
     ) -> ExecStream:
-        session = await self._admitted(owner, session_id, command, asked_by)
-        return await self._commands.open(session, command, exec_id=exec_id)
+        session, is_known = await self._admitted(owner, session_id, command, asked_by, exec_id)
+        return await self._commands.open(session, command, exec_id=exec_id, is_known=is_known)
 
     async def attach_exec(
         self, owner: OwnerId, session_id: str, exec_id: str, offsets: Mapping[int, int], *, stop: bool = False
     ) -> ExecStream:
         """A command's output again; `stop` is for callers who will end it when they leave."""
         session = self._sessions.find(owner, session_id)
-        return await self._commands.attach(
-            session, exec_id, offsets, keep_in_sandbox_bytes=KEPT_FOR_A_RETURN, stop=stop
-        )
+        return await self._commands.attach(session, exec_id, offsets, keep_in_sandbox_bytes=IN_SANDBOX_BYTES, stop=stop)
 
     async def pip_install(
         self,
@@ -292,7 +297,7 @@ class Engine:
     # Background runs
 
     async def start_run(self, owner: OwnerId, session_id: str, command: Command, *, asked_by: str = "") -> RunView:
-        session = await self._admitted(owner, session_id, command, asked_by)
+        session, _ = await self._admitted(owner, session_id, command, asked_by)
         return (await self._runs.start(session, command)).view(output_bytes=0)
 
     def poll_run(self, owner: OwnerId, run_id: str) -> RunView:
@@ -334,9 +339,8 @@ class Engine:
             stdin=True,
             terminal=size or TerminalSize(),
         )
-        return (
-            await self._terminals.create(await self._admitted(owner, session_id, command, asked_by), command)
-        ).view()
+        session, _ = await self._admitted(owner, session_id, command, asked_by)
+        return (await self._terminals.create(session, command)).view()
 
     def open_terminal(self, owner: OwnerId, terminal_id: str) -> AsyncIterator[bytes | Outcome]:
         return self._terminals.find(owner, terminal_id).show()
@@ -542,6 +546,9 @@ class Engine:
         self._runtimes = await self._substrate.runtimes()
         self._tasks.start(self._egress.listen(self._substrate.decisions()), name="egress decisions")
         await recover(self._store, self._substrate, self._sandboxes, self._sessions, self._runs, self._terminals)
+        for session in self._sessions:
+            if session.is_live:
+                self._commands.take_over(session)
         self._approvals.keep_only({session.box.id for session in self._sessions if session.box is not None})
         default = self._settings.default
         if self._runtimes[default.runtime].available:
@@ -561,6 +568,7 @@ class Engine:
                 await self._sessions.remember_use()
 
     async def _let_go(self) -> None:
+        self._commands.close()
         unused = await self._sandboxes.pool.close()
         with contextlib.suppress(K8eError):
             await self._sessions.remember_use()
@@ -578,6 +586,7 @@ class Engine:
         self._runs.drop(session)
         self._terminals.drop(session)
         if session.box is not None:
+            self._commands.end(session.box.id)
             self._approvals.end(session.owner, session.box.id)
 
     def _files(self, owner: OwnerId, session_id: str) -> Files:
@@ -586,12 +595,17 @@ class Engine:
     def _view(self, session: Session) -> SessionView:
         return dataclasses.replace(session.view(), gates=self._gatekeeper.of(session))
 
-    async def _admitted(self, owner: OwnerId, session_id: str, command: Command, asked_by: str) -> Session:
-        """The session that a command may run in. Raises: NotFound, Denied."""
+    async def _admitted(
+        self, owner: OwnerId, session_id: str, command: Command, asked_by: str, exec_id: str = ""
+    ) -> tuple[Session, bool]:
+        """The session that a command may run in, and whether it is one that was let in before. Raises: NotFound, Denied."""
         session = self._sessions.find(owner, session_id)
         find_program = functools.partial(self._commands.find_program, session, command)
-        await self._gatekeeper.command(session, asked_by, command, find_program)
-        return session
+
+        async def is_known() -> bool:
+            return bool(exec_id) and await self._commands.is_known(session, exec_id)
+
+        return session, await self._gatekeeper.command(session, asked_by, command, find_program, is_known)
 
     def _check_unused(self, owner: OwnerId, tenant: str) -> None:
         using = [session.session_id for session in self._sessions.of(owner) if session.spec.tenant == tenant]

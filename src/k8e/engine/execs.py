@@ -11,7 +11,7 @@ import collections
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from k8e.engine import answers
 from k8e.engine.boxes import Box
@@ -20,6 +20,11 @@ from k8e.errors import Conflict, Exhausted, InvalidSpec, K8eError, NotFound, San
 from k8e.model import Argv, Code, Command, Denial, Outcome, Reason, Shell, Status
 from k8e.wire.aio import Data, Event, LinkLost, RemoteError, Stream
 from k8e.wire.outbox import WINDOW
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from k8e.engine.returning import Returning
 
 __all__ = ["STDERR", "STDOUT", "ExecStream", "Output", "exec_args", "outcome_of", "remote_failure"]
 
@@ -105,7 +110,10 @@ class ExecStream:
         ended: Callable[[], None] = lambda: None,
         denials: Callable[[], Awaitable[tuple[Denial, ...]]] | None = None,
         keep_in_sandbox_bytes: int = 0,
+        returning: Returning | None = None,
+        keeps_output: bool = False,
     ) -> None:
+        """With `returning` its caller can come back for the end, and with `keeps_output` for all of the output, too."""
         self.exec_id = exec_id
         self.pid = 0
         self.denied: tuple[Denial, ...] = ()
@@ -115,6 +123,9 @@ class ExecStream:
         self._tasks = tasks
         self._ended = ended
         self._ack_lag = keep_in_sandbox_bytes
+        self._returning = returning
+        self._kept = returning.keep(exec_id) if returning is not None and keeps_output else None
+        self._replayed: Iterator[Output] = self._kept.replay() if self._kept is not None else iter(())
         self._stream: Stream | None = None
         self._delivered: dict[int, int] = {}
         self._unacked: Output | None = None
@@ -172,6 +183,9 @@ class ExecStream:
 
     async def next(self) -> Item:
         """The next piece of output, or the outcome. Raises: SandboxFailed, NotFound."""
+        if (kept := next(self._replayed, None)) is not None:
+            self._delivered[kept.channel] = kept.offset + len(kept.payload)
+            return kept
         item = self._held_back.popleft() if self._held_back else None
         while item is None:
             item = await self._take()
@@ -190,9 +204,9 @@ class ExecStream:
         except TimeoutError:
             # The agent enforces the limit itself; one that does not answer long after it is no longer ours.
             self._tasks.start(self._box.condemn(), name=f"condemn {self._box.id}")
-            return self._over(_lost("the agent did not end the command in time"))
+            return self._over_without_end("the agent did not end the command in time")
         except SandboxLost as error:
-            return self._over(_lost(str(error)))
+            return self._over_without_end(str(error))
 
     async def send(self, data: bytes) -> None:
         """Input for the command; waits while the command does not read. Raises: SandboxLost, SandboxFailed."""
@@ -233,6 +247,8 @@ class ExecStream:
         self._is_over = True
         # Somebody else may have attached while we waited for our own reader: then it is theirs.
         is_ours = self._stream is None or not self._stream.has_failed(_CONFLICT)
+        if kill and is_ours and self._returning is not None:
+            self._returning.remove(self.exec_id)
         self._tasks.start(self._let_go(kill and is_ours), name=f"let go {self.exec_id}")
         self._ended()
 
@@ -274,16 +290,23 @@ class ExecStream:
             with contextlib.suppress(LinkLost):
                 return await (await self._box.link()).open("attach", {"id": self.exec_id, "offsets": offsets})
 
-    def _output(self, data: Data) -> Output:
+    def _output(self, data: Data) -> Output | None:
         if data.channel not in (STDOUT, STDERR):
             raise SandboxFailed("the sandbox's agent sent output on a channel that does not exist")
-        output = Output(data.channel, data.offset, data.payload)
-        self._delivered[data.channel] = data.offset + len(data.payload)
+        # From an offset that was read before comes what an earlier server read, too.
+        read = max(0, self._delivered.get(data.channel, 0) - data.offset)
+        output = Output(data.channel, data.offset + read, data.payload[read:] if read else data.payload)
+        self._delivered[data.channel] = output.offset + len(output.payload)
         self._unacked = output
+        if not output.payload:
+            self._acknowledge()
+            return None
         return output
 
     def _acknowledge(self) -> None:
         output, self._unacked = self._unacked, None
+        if output is not None and self._kept is not None:
+            self._kept.add(output)
         if output is not None and self._stream is not None:
             with contextlib.suppress(LinkLost):
                 self._stream.ack(output.channel, max(0, output.offset + len(output.payload) - self._ack_lag))
@@ -303,11 +326,24 @@ class ExecStream:
             self._ended()
         return outcome
 
+    def _over_without_end(self, detail: str) -> Outcome:
+        if self._returning is not None:
+            self._returning.remove(self.exec_id)
+        return self._over(_lost(detail))
+
     def forget(self) -> None:
         """Let the sandbox drop its record of an end that has been told: nobody will come back for it."""
         if not self._is_remembered:
             return
         self._is_remembered = False
+        if self._returning is None:
+            self._forget_now()
+        else:
+            self._returning.told(self.exec_id, self._forget_now)
+
+    def _forget_now(self) -> None:
+        if self._returning is not None:
+            self._returning.remove(self.exec_id)
         self._tasks.start(_forget(self._box, self.exec_id), name=f"forget {self.exec_id}")
 
     def _outcome(self, fields: Mapping[str, Any]) -> Outcome:

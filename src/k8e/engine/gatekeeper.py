@@ -156,17 +156,29 @@ class Gatekeeper:
 
     # Commands and files
 
-    async def command(self, session: Session, asked_by: str, command: Command, find_program: FindProgram) -> None:
-        """Raises: Denied, InvalidSpec, Conflict when it would run another program than was approved."""
+    async def command(
+        self,
+        session: Session,
+        asked_by: str,
+        command: Command,
+        find_program: FindProgram,
+        is_known: Callable[[], Awaitable[bool]],
+    ) -> bool:
+        """Whether the command is known and so has been through here, or else, on return, it may run.
+
+        Raises: Denied, InvalidSpec, Conflict when it would run another program than was approved.
+        """
         gates = self.of(session)
         if not gates.commands:
-            return
+            return False
         length = asking.command_length(command)
         if length > LONGEST:
             raise InvalidSpec("it is larger than 1 MiB: write it to a file first", field="command")
         match = await asyncio.to_thread(asking.command_match, gates, command)
         if match is None:
-            return
+            return False
+        if await is_known():
+            return True
         env, user = {**session.spec.env, **command.env}, command.user or session.spec.user
         whole = dataclasses.replace(command, env=env, user=user)
         program = await find_program()
@@ -175,6 +187,7 @@ class Gatekeeper:
         await self.ask(session, asked_by, await asyncio.to_thread(ask, whole, program))
         if await find_program() != program:
             raise Conflict("the command would now run another program than was approved: ask again")
+        return False
 
     async def held(self, session: Session, op: str, **paths: str) -> tuple[Guard, bool]:
         """What the sandbox's agent is to look at when it makes a change, and whether somebody is asked before."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from k8e.cli.reaching import reach
 from k8e.cli.running import ensure_running, is_running, ready_pid
 from k8e.client.errors import SandboxError, ServerFailed, Unreachable
 from k8e.errors import Conflict
-from k8e.server import locked, make_directories
+from k8e.server import locked, make_directories, published
+from k8e.settings import load
 from tests.support.skips import needs_root
 
 Started = list["subprocess.Popen[bytes]"]
@@ -26,7 +28,7 @@ PATIENCE_S = 60.0
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host where nothing needs to be installed."""
-    monkeypatch.setattr(daemon, "prepare", lambda data_dir, environ: None)
+    monkeypatch.setattr(daemon, "prepare", lambda data_dir, environ, settings: None)
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def started(prepared: None, monkeypatch: pytest.MonkeyPatch) -> Started:
     """Servers of tests instead of real ones, with the processes that were started."""
     processes: Started = []
 
-    def spawn(data_dir: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def spawn(data_dir: Path, environ: Mapping[str, str], flags: Sequence[str]) -> subprocess.Popen[bytes]:
         argv = [sys.executable, "-m", "tests.support.door", str(data_dir)]
         with (data_dir / "server" / "server.log").open("ab") as log:
             processes.append(subprocess.Popen(argv, stdout=log, cwd=Path(__file__).parent.parent.parent.parent))
@@ -87,7 +89,7 @@ def test_a_named_endpoint_is_never_started(tmp_path: Path, started: Started, nam
 def test_a_server_that_dies_at_start_is_an_error_with_the_end_of_its_log(
     tmp_path: Path, prepared: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dying(data_dir: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def dying(data_dir: Path, environ: Mapping[str, str], flags: Sequence[str]) -> subprocess.Popen[bytes]:
         with (data_dir / "server" / "server.log").open("ab") as log:
             return subprocess.Popen(["/bin/sh", "-c", "echo the reason; exit 2"], stdout=log)
 
@@ -130,3 +132,55 @@ def test_an_installation_without_the_servers_parts_says_so(tmp_path: Path, words
     assert (done.returncode, (tmp_path / "nowhere").exists()) == (2, False)
     assert "k8e[server]" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("has_died", [True, False], ids=["died", "stopped"])
+def test_a_server_gets_the_settings_of_the_last_one_and_after_a_stop_the_newer_ones_of_the_environment(
+    tmp_path: Path, has_died: bool
+) -> None:
+    settings = load(tmp_path, flags={"pool_min": "3", "tools_dir": "tools"}, environ={"K8E_SANDBOX_LOG_LEVEL": "debug"})
+    make_directories(tmp_path)
+    with published(settings, {"grpc": "grpcs://127.0.0.1:50051"}):
+        left = (tmp_path / "server" / "server.json").read_bytes()
+        assert stat.S_IMODE((tmp_path / "server" / "settings.json").stat().st_mode) == 0o600
+    if has_died:
+        (tmp_path / "server" / "server.json").write_bytes(left)
+    now = {"K8E_SANDBOX_POOL_MIN": "4"}
+    inherited = {"tools_dir": str(Path("tools").absolute()), "log_level": "debug"}
+    assert daemon.inherited(tmp_path, now) == {**inherited, "pool_min": "3"} if has_died else inherited
+    assert daemon.inherited(tmp_path / "elsewhere", now) == {}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"settings": 3, "is_autostarted": true}', '{"settings": {}}'])
+def test_what_no_server_wrote_about_its_settings_counts_for_nothing(tmp_path: Path, text: str) -> None:
+    make_directories(tmp_path)
+    (tmp_path / "server" / "settings.json").write_text(text)
+    assert daemon.inherited(tmp_path, {}) == {}
+
+
+def test_whoever_started_a_server_that_died_has_a_moment_to_start_it_again(
+    tmp_path: Path, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_directories(tmp_path)
+    with published(load(tmp_path, flags={}, environ={}), {"grpc": "grpcs://127.0.0.1:50051"}):
+        left = (tmp_path / "server" / "server.json").read_bytes()
+    (tmp_path / "server" / "server.json").write_bytes(left)
+    came: list[Path] = []
+
+    def came_back(data_dir: Path) -> bool:
+        came.append(data_dir)
+        return True
+
+    monkeypatch.setattr(daemon, "came_back", came_back)
+    daemon.start(tmp_path, {})
+    assert (came, started) == ([tmp_path], [])
+    # One that a client started is started by the next one at once.
+    monkeypatch.setenv("K8E_SANDBOX_AUTOSTARTED", "1")
+    with published(load(tmp_path, flags={}, environ={}), {"grpc": "grpcs://127.0.0.1:50051"}):
+        pass
+    (tmp_path / "server" / "server.json").write_bytes(left)
+    try:
+        daemon.start(tmp_path, {})
+        assert (came, len(started)) == ([tmp_path], 1)
+    finally:
+        end(started)

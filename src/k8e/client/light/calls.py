@@ -204,8 +204,14 @@ def refusal(code: str, text: str, beside: Mapping[str, str]) -> SandboxError:
     return rebuilt(code.upper(), beside.get(ERROR_KEY, ""), text, later, approval_id=beside.get(APPROVAL_KEY, ""))
 
 
-def unreachable(where: str, detail: str, tried: Sequence[str] = ()) -> Unreachable:
+NEVER_SENT = ("failed to connect to all addresses", "Connection refused", "DNS resolution failed")
+"""How grpc says that a call did not leave this machine."""
+
+
+def unreachable(where: str, detail: str, tried: Sequence[str] = (), *, was_sent: bool = True) -> Unreachable:
     """Nobody answers there; `tried` is where an endpoint was looked for before."""
     before = f" Looked before in: {'; '.join(tried)}." if tried else ""
     remedy = Unreachable.remedy
-    return Unreachable(f"no answer from {where}: {detail}.{before} {remedy[0].upper()}{remedy[1:]}.")
+    error = Unreachable(f"no answer from {where}: {detail}.{before} {remedy[0].upper()}{remedy[1:]}.")
+    error.was_sent = was_sent and not any(words in detail for words in NEVER_SENT)
+    return error

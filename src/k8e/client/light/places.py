@@ -6,8 +6,18 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["SYSTEM_DATA_DIR", "data_dirs", "doors", "own_data_dir", "unix_path"]
+__all__ = [
+    "SYSTEM_DATA_DIR",
+    "LastSettings",
+    "data_dirs",
+    "doors",
+    "has_died",
+    "last_settings",
+    "own_data_dir",
+    "unix_path",
+]
 
 SYSTEM_DATA_DIR = Path("/var/lib/k8e")
 
@@ -40,3 +50,26 @@ def doors(data_dir: Path) -> Mapping[str, str]:
 def unix_path(data_dir: Path) -> str:
     """The socket of the JSON door; empty where there is none."""
     return doors(data_dir).get("connect", "").removeprefix("unix://")
+
+
+def has_died(data_dir: Path) -> bool:
+    """Whether the server there, if none runs, has ended without being stopped, and is ours to start again."""
+    return bool(doors(data_dir)) and last_settings(data_dir) is not None
+
+
+class LastSettings(NamedTuple):
+    """How a server ran, so that the next one runs like it."""
+
+    settings: Mapping[str, str]
+    is_autostarted: bool
+    """A client started it; any other one may be started again by whoever started it."""
+
+
+def last_settings(data_dir: Path) -> LastSettings | None:
+    """How the last server there ran, or the one that does; None where there was none, or where it is another user's."""
+    try:
+        found = json.loads((data_dir / "server" / "settings.json").read_text(encoding="utf-8"))
+        texts = {str(name): str(text) for name, text in found["settings"].items()}
+        return LastSettings(texts, found["is_autostarted"] is True)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

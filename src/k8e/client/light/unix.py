@@ -6,7 +6,6 @@ command that goes away by Ctrl-C or by a kill takes along what it started. Only 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import select
@@ -90,9 +89,9 @@ class UnixCalls:
                 if connection := connected(self._path):
                     return connection
             except OSError as error:
-                raise self._lost(error) from error
+                raise unreachable(self._path, str(error), was_sent=False) from error
             if time.monotonic() > end:
-                raise self._lost(BlockingIOError(errno.EAGAIN, "it takes no more connections for now"))
+                raise unreachable(self._path, "it takes no more connections for now", was_sent=False)
             select.select([], [], [], STEP_S)
 
     def _lost(self, error: Exception) -> SandboxError:

@@ -43,10 +43,19 @@ class ExecRpcs:
         session_id = fields.session_id(request.session_id)
         asked_by = call.caller.identity
         if request.background:
+            if request.exec_id:
+                raise InvalidSpec(
+                    "is for commands in the foreground; a background run gets its own id", field="exec_id"
+                )
             run = await self._engine.start_run(call.owner, session_id, command(request), asked_by=asked_by)
             return started(run, request)
         result = await self._engine.exec(
-            call.owner, session_id, command(request), asked_by=asked_by, reserve=call.reservation.grow
+            call.owner,
+            session_id,
+            command(request),
+            exec_id=fields.word(request.exec_id, "exec_id", required=False),
+            asked_by=asked_by,
+            reserve=call.reservation.grow,
         )
         return await with_output(
             self._worker, call, answer(result, request), stdout=result.stdout, stderr=result.stderr
@@ -56,7 +65,13 @@ class ExecRpcs:
         if request.background:
             raise InvalidSpec("a stream cannot be in the background; use Exec, then AttachRun", field="background")
         session_id = fields.session_id(request.session_id)
-        stream = await self._engine.open_exec(call.owner, session_id, command(request), asked_by=call.caller.identity)
+        stream = await self._engine.open_exec(
+            call.owner,
+            session_id,
+            command(request),
+            exec_id=fields.word(request.exec_id, "exec_id", required=False),
+            asked_by=call.caller.identity,
+        )
         try:
             await write_text(call, stream)
         finally:
@@ -71,7 +86,7 @@ class ExecRpcs:
             call.owner,
             session_id,
             command(first.start, stdin=first.with_stdin),
-            exec_id=fields.word(first.exec_id, "exec_id", required=False),
+            exec_id=fields.word(first.exec_id or first.start.exec_id, "exec_id", required=False),
             asked_by=call.caller.identity,
         )
         begun = pb.ExecStarted(exec_id=stream.exec_id, session_id=session_id)
