@@ -52,7 +52,7 @@ from k8e.setup.report import Reporter
 from k8e.skills.folder import stage
 from k8e.substrate.local.host import capacity
 from k8e.substrate.local.network import Network
-from k8e.substrate.local.settings import LocalSettings, SiteHook
+from k8e.substrate.local.settings import LocalSettings
 from k8e.substrate.local.substrate import LocalSubstrate
 from k8e.telemetry import page as telemetry_page
 from k8e.telemetry.metrics import Metrics
@@ -389,7 +389,7 @@ def local_settings(
         bundle=provisioned.bundle.path,
         agent_argv=provisioned.bundle.argv,
         agent_env=provisioned.bundle.env,
-        site_hook=SiteHook(name=hook.NAME, line=hook.LINE),
+        site_files=hook.site_files(),
         files=files or {},
         node_tools=provisioned.node,
         reserve_disk=settings.reserve_disk,

@@ -88,7 +88,10 @@ def build_venv(target: Path) -> Path:
     config = target / "pyvenv.cfg"
     config.write_text(config.read_text().replace(str(target), "/opt/venv"))
     for site in target.glob("lib/python3*/site-packages"):
-        (site / hook.NAME).write_text(hook.LINE + "\n")
+        for name, text in hook.site_files().items():
+            (site / name).write_text(text + "\n")
+        # A module that is compiled at its first use changes the directory, and that is a reason not to park.
+        subprocess.run([_PYTHON, "-m", "compileall", "-q", str(site)], check=True, timeout=60)
     return target
 
 

@@ -8,15 +8,7 @@ from pathlib import Path
 
 from k8e.model import GIB
 
-__all__ = ["LocalSettings", "SiteHook"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteHook:
-    """A `.pth` file in every prebuilt virtual environment: where an interpreter parks."""
-
-    name: str
-    line: str
+__all__ = ["LocalSettings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +22,8 @@ class LocalSettings:
     """The staged agent, shown as /.k8e."""
     agent_argv: tuple[str, ...]
     agent_env: Mapping[str, str] = field(default_factory=dict)
-    site_hook: SiteHook | None = None
+    site_files: Mapping[str, str] = field(default_factory=dict)
+    """Texts of files in the site-packages of every prebuilt virtual environment, by name."""
     image_roots: tuple[Path, ...] = ()
     """Where images other than `host` may lie, besides <data>/images/library."""
     files: Mapping[str, Path] = field(default_factory=dict)

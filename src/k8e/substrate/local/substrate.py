@@ -82,7 +82,7 @@ class LocalSubstrate:
         # The mount table knows no symbolic links: whoever looks for mounts by place must name the true one.
         self._layout = Layout(settings.data_dir.resolve())
         self._agent = Agent(bundle=settings.bundle, argv=settings.agent_argv, env=settings.agent_env)
-        self._hook = settings.site_hook
+        self._site_files = settings.site_files
         self._drivers = _drivers(settings)
         self._trees = cgroup.hierarchies()
         self._disks = Disks(self._layout.disks, usual_bytes=settings.default_disk)
@@ -189,7 +189,7 @@ class LocalSubstrate:
         await self._create(sandbox, template, await self._boots.run(self._ready_image, template))
 
     def _ready_image(self, template: Template) -> Image:
-        builder = venv.VenvBuilder(self._builder, self._layout, self._blocks, self._group, self._hook)
+        builder = venv.VenvBuilder(self._builder, self._layout, self._blocks, self._group, self._site_files)
         try:
             return self._images.ready(template.image, builder.recipe, builder.using(self._driver(template.runtime)))
         except OSError as error:

@@ -11,7 +11,7 @@ import os
 import secrets
 import select
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from k8e.errors import SandboxFailed
@@ -25,7 +25,6 @@ from k8e.substrate.local.layout import Layout, SandboxPaths
 from k8e.substrate.local.plan import Agent, Image
 from k8e.substrate.local.record import Record
 from k8e.substrate.local.runtimes.oci import OciRuntime, tail
-from k8e.substrate.local.settings import SiteHook
 
 __all__ = ["VenvBuilder"]
 
@@ -41,10 +40,10 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # ensurepip is a package of its own on Debian, whose venv exits without it: then the environment comes without pip. A
 # minimal Python has no venv either: then its sandboxes simply run that Python.
 _PROGRAM = """
-import json, os, subprocess, sys, traceback
+import json, os, py_compile, subprocess, sys, traceback
 os.makedirs("/opt", exist_ok=True)
 
-def build(hooks):
+def build(files):
     try:
         import venv
     except ImportError:
@@ -54,9 +53,12 @@ def build(hooks):
     except (subprocess.CalledProcessError, SystemExit):
         venv.EnvBuilder(symlinks=True, clear=True).create("/opt/venv")
     site = "/opt/venv/lib/python%d.%d/site-packages" % sys.version_info[:2]
-    for name, line in hooks.items():
-        with open(os.path.join(site, name), "w") as file:
-            file.write(line.rstrip() + "\\n")
+    for name, text in files.items():
+        path = os.path.join(site, name)
+        with open(path, "w") as file:
+            file.write(text.rstrip() + "\\n")
+        if name.endswith(".py"):
+            py_compile.compile(path, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     open("/opt/venv/.k8e-complete", "w").close()
 
 try:
@@ -76,18 +78,18 @@ class VenvBuilder:
         layout: Layout,
         blocks: Blocks,
         group: Callable[[SandboxId], SandboxGroup],
-        hook: SiteHook | None,
+        site_files: Mapping[str, str],
     ) -> None:
         self._builder = builder
         self._layout = layout
         self._blocks = blocks
         self._group = group
-        self._hooks = {} if hook is None else {hook.name: hook.line}
+        self._site_files = dict(site_files)
 
     @property
     def recipe(self) -> str:
         """Changes whenever the result would."""
-        return json.dumps([_PROGRAM, self._hooks])
+        return json.dumps([_PROGRAM, self._site_files])
 
     def using(self, runtime: OciRuntime) -> Callable[[Image, Path], None]:
         """A builder that isolates the build with `runtime`, the one the image's user has chosen."""
@@ -119,7 +121,7 @@ class VenvBuilder:
             self._blocks.give_back(block)
 
     def _program(self, paths: SandboxPaths) -> Agent:
-        argv = ("python3", "-c", _PROGRAM, json.dumps(self._hooks))
+        argv = ("python3", "-c", _PROGRAM, json.dumps(self._site_files))
         env = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8", "PIP_NO_CACHE_DIR": "1"}
         return Agent(bundle=paths.bundle, argv=argv, env=env)
 
