@@ -253,6 +253,13 @@ def test_a_session_of_ones_own_from_create_to_destroy(k8e: Run) -> None:
     assert k8e("sandbox", "get", str(child)).returncode == 1
 
 
+def test_the_default_list_of_hosts_comes_back(k8e: Run, session: str) -> None:
+    before = told(k8e("sandbox", "allow-hosts", session))
+    assert before["allowed_hosts"]
+    assert told(k8e("sandbox", "allow-hosts", session, "a.example"))["allowed_hosts"] == ["a.example"]
+    assert told(k8e("sandbox", "allow-hosts", session, "--defaults")) == before
+
+
 # --- the server ------------------------------------------------------------------------------------------------------
 
 

@@ -149,11 +149,13 @@ BY_COMMAND = {
   k8e sandbox workspaces delete my-project
 """,
     "allow-hosts": """examples:
-  k8e sandbox allow-hosts                                 # what the shared session may reach
-  k8e sandbox allow-hosts --session-id $SID --add api.example.com,db.example.com:5432
-  k8e sandbox allow-hosts --session-id $SID --remove api.example.com      # open connections are cut
-  k8e sandbox allow-hosts --session-id $SID 'example.com,*.example.com,!bad.example.com,10.1.0.0/16:22'
-  k8e sandbox allow-hosts --session-id $SID --clear       # nothing at all
+  k8e sandbox allow-hosts                         # what the shared session may reach
+  k8e sandbox allow-hosts $SID                    # what that session may reach
+  k8e sandbox allow-hosts $SID --add api.example.com,db.example.com:5432
+  k8e sandbox allow-hosts $SID --remove api.example.com      # open connections are cut
+  k8e sandbox allow-hosts $SID 'example.com,*.example.com,!bad.example.com,10.1.0.0/16:22'
+  k8e sandbox allow-hosts $SID --clear            # nothing at all
+  k8e sandbox allow-hosts $SID --defaults         # the server's default list again
 """,
     "egress": """examples:
   k8e sandbox egress $SID | jq -r 'select(.verdict == "denied") | .name'

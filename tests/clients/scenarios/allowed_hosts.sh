@@ -3,7 +3,7 @@
 set -euo pipefail
 
 SID=$(k8e sandbox create --allowed-hosts allowed.example | jq -r .session_id)
-[ "$(k8e sandbox allow-hosts --session-id "$SID" | jq -c .allowed_hosts)" = '["allowed.example"]' ]
+[ "$(k8e sandbox allow-hosts "$SID" | jq -c .allowed_hosts)" = '["allowed.example"]' ]
 
 answer=$(k8e sandbox run --session-id "$SID" "curl -sS https://other.example" || true)
 [ "$(jq -r .exit_code <<<"$answer")" != 0 ]

@@ -96,13 +96,16 @@ def fill_workspaces(workspaces: Parser) -> None:
 
 
 def fill_allow_hosts(allow: Parser) -> None:
-    allow.add_argument("hosts", nargs="?", metavar="A,B", help="the whole new list")
+    allow.add_argument("session", nargs="?", metavar="SESSION", help="whose list (default: the shared session's)")
+    allow.add_argument("hosts", nargs="?", metavar="A,B", help="the whole new list; without a change, show it")
     allow.add_argument("--hosts", dest="whole", metavar="A,B", help="the same")
     allow.add_argument("--add", action="append", default=[], metavar="A,B", help="allow these, too")
     allow.add_argument("--remove", action="append", default=[], metavar="A,B", help="no longer these; cuts connections")
     allow.add_argument("--clear", action="store_true", help="allow nothing")
-    allow.add_argument("--session-id", default="", help="there instead of in the shared session")
+    allow.add_argument("--defaults", action="store_true", help="the server's default list again")
+    allow.add_argument("--session-id", default="", help="the same as SESSION")
     allow.add_argument("--tenant", default="", help="whose shared session")
+    add_output(allow)
     allow.set_defaults(handler="network:allow_hosts")
 
 
