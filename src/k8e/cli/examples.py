@@ -167,7 +167,7 @@ BY_COMMAND = {
 """,
     "read": """examples:
   k8e sandbox read $SID result.json | jq -r .content
-  k8e sandbox read --raw $SID picture.png > picture.png
+  k8e sandbox read --raw $SID picture.png > picture.png     # binary files: only so
 """,
     "list": """examples:
   k8e sandbox list $SID

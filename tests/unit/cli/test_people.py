@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import json
 import os
@@ -213,6 +214,15 @@ def test_input_that_ends_is_the_end_of_the_shell(k8e: Run, session_id: str) -> N
     assert b"piped" in done.stdout
     assert done.returncode == 4
     assert k8e("shell", "sess-none").returncode == 1
+
+
+def test_a_binary_file_is_not_poured_into_a_terminal(k8e: Run, environ: dict[str, str], session_id: str) -> None:
+    for content, part in ((b"\x7fELF\0\0\0", b"--raw > FILE"), (b"caf\xe9\n", rb"caf\xe9")):
+        k8e("write", session_id, "f", stdin=content)
+        argv = [sys.executable, "-m", "k8e.cli.main", "sandbox", "read", "--raw", session_id, "f"]
+        with contextlib.closing(Screen(argv, environ)) as opened:
+            opened.wait_for(part)
+        assert b"ELF" not in opened.shown
 
 
 def test_the_catalogue_has_every_command_with_its_flags(k8e: Run) -> None:

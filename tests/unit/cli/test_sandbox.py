@@ -142,6 +142,32 @@ def test_files_are_written_read_and_listed_byte_for_byte(k8e: Run) -> None:
     assert {(each["path"], each["type"]) for each in files} == {("/workspace/f", "file"), ("/workspace/g", "file")}
 
 
+BINARY = {
+    "not UTF-8": b"caf\xe9\n",
+    "a NUL": b"text\0text",
+    "cut off": "\u00e9".encode()[:1],
+    "late": b"a" * 600_000 + b"\xff",
+}
+
+
+@pytest.mark.parametrize("content", BINARY.values(), ids=BINARY)
+def test_a_binary_file_is_said_to_be_one_and_how_to_read_it(k8e: Run, content: bytes) -> None:
+    session_id = str(told(k8e("create"))["session_id"])
+    k8e("write", session_id, "f", stdin=content)
+    done = k8e("read", session_id, "f")
+    assert (done.returncode, told(done)["error"]) == (1, "invalid request")
+    assert "f: is binary" in str(told(done)["detail"])
+    assert "--raw" in str(told(done)["detail"])
+    assert k8e("read", "--raw", session_id, "f").stdout == content
+
+
+def test_text_of_any_language_is_read(k8e: Run) -> None:
+    session_id = str(told(k8e("create"))["session_id"])
+    text = "caf\u00e9 \u4e2d\u6587 \U0001f600\t\x1b\n" * 40_000  # characters are cut by the pieces in which it comes
+    k8e("write", session_id, "f", stdin=text.encode())
+    assert told(k8e("read", session_id, "f")) == {"content": text, "path": "f"}
+
+
 @pytest.mark.parametrize(
     ("words", "code", "has_ok"),
     [

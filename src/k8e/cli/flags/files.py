@@ -20,7 +20,7 @@ def fill_read(read: Parser) -> None:
     read.add_argument(
         "--raw",
         action="store_true",
-        help="no JSON: the file's exact bytes (at a terminal without what would steer it)",
+        help="no JSON: the file's exact bytes, also binary ones (at a terminal without what would steer it)",
     )
     read.set_defaults(handler="files:read_file")
 
