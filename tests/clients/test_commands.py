@@ -125,7 +125,9 @@ def test_processes_events_and_usage_are_shown(k8e: Run, client: SandboxClient, s
     processes = told(k8e("sandbox", "ps", session))["processes"]
     assert isinstance(processes, list)
     assert "sleep" in {each["comm"] for each in processes}
-    assert told(k8e("sandbox", "events", session))["returned"] != 0
+    events = told(k8e("sandbox", "events", session))["events"]
+    assert isinstance(events, list)
+    assert events[0]["event"] == "session.created"
     listed = told(k8e("sandbox", "top", "--once", "--output", "json"))["sessions"]
     assert isinstance(listed, list)
     mine = next(each for each in listed if each["session_id"] == session)

@@ -755,7 +755,7 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
 
     def _result(self, session: FakeSession, kept: Mapping[int, bytearray], outcome: Outcome) -> ExecResult:
         limit = session.spec.limits.output_bytes
-        session.events.append(json.dumps({"ev": "exec_end", "exit": outcome.exit_code}))
+        session.events.append(json.dumps({"time": time.time(), "event": "exec.ended", "exit_code": outcome.exit_code}))
         return ExecResult(
             stdout=bytes(kept[1][:limit]),
             stderr=bytes(kept[2][:limit]),

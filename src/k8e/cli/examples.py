@@ -76,8 +76,9 @@ BY_COMMAND = {
   k8e sandbox log $SID
   k8e sandbox log $SID --follow                   # ends with the session
 """,
-    "events": """example:
-  k8e sandbox events $SID | jq -r '.events[] | fromjson | .type'
+    "events": """examples:
+  k8e sandbox events $SID | jq -r '.events[].event'
+  k8e sandbox events $SID --output table
 """,
     "ps": """examples:
   k8e sandbox ps $SID

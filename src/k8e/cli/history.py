@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from k8e.cli.output import print_json, print_rows, program_output
 from k8e.client.errors import InvalidRequest, NotFound
@@ -15,6 +15,7 @@ from k8e.client.light.calls import Answer, Calls
 __all__ = ["show_events", "show_log", "show_processes"]
 
 FOLLOW_S = 0.2
+EVENT_COLUMNS = ("time", "event", "detail")
 
 
 def show_log(args: argparse.Namespace, calls: Calls) -> int:
@@ -50,17 +51,32 @@ def read(session_id: str, calls: Calls, offset: int, limit: int) -> Answer:
 
 def show_events(args: argparse.Namespace, calls: Calls) -> int:
     found = calls.unary("GetEvents", {"session_id": args.session_id, "limit": args.limit})
+    events = [event(each) for each in found.texts("events")]
     if args.output == "table":
-        print_rows(args, "events", [json.loads(each) for each in found.texts("events")])
+        print_rows(args, "events", [in_columns(each) for each in events], EVENT_COLUMNS, is_cut=True)
         return 0
-    print_json(
-        {
-            "events": found.texts("events"),
-            "returned": found.number("returned"),
-            "truncated": found.flag("truncated"),
-        }
-    )
+    print_json({"events": events, "returned": found.number("returned"), "truncated": found.flag("truncated")})
     return 0
+
+
+def event(text: str) -> dict[str, object]:
+    """The object that an event is; what is none, as it may come from another server, keeps its text."""
+    try:
+        value = json.loads(text, parse_constant=no_constant)
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"text": text}
+
+
+def no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def in_columns(event: Mapping[str, object]) -> dict[str, object]:
+    """When, what, and the rest of it in words: events differ in what else they have."""
+    rest = {name: value for name, value in event.items() if name not in {"seq", "time", "session_id", "event"}}
+    words = (f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in rest.items())
+    return {"time": event.get("time"), "event": event.get("event"), "detail": " ".join(words)}
 
 
 def show_processes(args: argparse.Namespace, calls: Calls) -> int:

@@ -104,15 +104,26 @@ def program_output(file: TextIO) -> Iterator[Callable[[bytes], None]]:
 
 
 def print_rows(
-    args: argparse.Namespace, name: str, rows: Sequence[Mapping[str, object]], columns: Sequence[str] = ()
+    args: argparse.Namespace,
+    name: str,
+    rows: Sequence[Mapping[str, object]],
+    columns: Sequence[str] = (),
+    *,
+    is_cut: bool = False,
 ) -> None:
-    """A list: one JSON line, or with `--output table` columns for people."""
+    """A list: one JSON line, or with `--output table` columns for people; cut, if wanted, at the edge of their terminal."""
     if getattr(args, "output", "json") != "table":
         print_json({name: rows})
         return
     from k8e.cli.table import lines
 
-    for line in lines(rows, columns):
+    table = lines(rows, columns)
+    if is_cut and sys.stdout.isatty():
+        from k8e.cli.person import pieces, size
+
+        _, width = size(sys.stdout.fileno())
+        table = [next(pieces(line, width)) for line in table]
+    for line in table:
         sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

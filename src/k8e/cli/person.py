@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from k8e.client.light.calls import Answer
 from k8e.visible import shown
 
-__all__ = ["agrees", "framed", "read_through", "terminal"]
+__all__ = ["agrees", "framed", "pieces", "read_through", "size", "terminal"]
 
 YES = {b"y", b"yes"}
 WIDE = frozenset("WFA")

@@ -31,10 +31,18 @@ def cell(name: str, value: object) -> str:
     if isinstance(value, list):
         return shown(",".join(map(str, value))) or EMPTY
     if name.endswith(TIMES) and isinstance(value, int | float):
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) if value else EMPTY
+        return date(value) if value else EMPTY
     if name.endswith("_bytes") and isinstance(value, int):
         return size(value)
     return shown(str(value if value is not None else "")) or EMPTY
+
+
+def date(seconds: float) -> str:
+    """In local time; a number that no calendar has stays one."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    except (OverflowError, OSError, ValueError):
+        return str(seconds)
 
 
 def size(count: float) -> str:

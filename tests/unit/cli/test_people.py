@@ -22,6 +22,7 @@ import pytest
 
 from k8e.cli.catalog import tree
 from k8e.cli.completion import script
+from k8e.cli.history import show_events
 from k8e.cli.table import lines, size
 from k8e.cli.top import Reading, read, rows
 from k8e.client.light.calls import Answer, Request
@@ -161,6 +162,43 @@ def test_events_and_processes_are_shown(k8e: Run, session_id: str) -> None:
     assert (shown["returned"], shown["truncated"]) == (1, True)
     assert list(told(k8e("ps", session_id))) == ["processes"]
     assert k8e("ps", "sess-none").returncode == 1
+
+
+def test_events_are_objects_and_a_table(k8e: Run, session_id: str) -> None:
+    k8e("run", "--session-id", session_id, "true")
+    shown = told(k8e("events", session_id))["events"]
+    assert isinstance(shown, list)
+    assert shown
+    assert all(isinstance(each, dict) and each["event"] for each in shown)
+    heading, *table = k8e("events", session_id, "--output", "table").stdout.decode().splitlines()
+    assert heading.split() == ["TIME", "EVENT", "DETAIL"]
+    assert len(table) == len(shown)
+
+
+class Odd(UnixCalls):
+    """A server whose events are not what ours are."""
+
+    def unary(self, rpc: str, request: Request, *, timeout_s: float | None = None) -> Answer:
+        return Answer({"events": [*ODD, '{"time":1e300,"event":["x"],"more":{"a":"\\u001b[2J"}}'], "returned": 9})
+
+
+ODD = ["", "no json", "[1]", "NaN", '{"time":NaN}', "9" * 5000, "[" * 100_000]
+
+
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_odd_events_are_shown_as_they_are(output: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    args = argparse.Namespace(session_id="s", limit=9, output=output)
+    assert show_events(args, Odd("/nowhere")) == 0
+    shown = capfdbinary.readouterr().out.decode()
+    if output == "json":
+        found = json.loads(shown)["events"]
+        assert found[:-1] == [{"text": text} for text in ODD]
+        assert found[-1]["event"] == ["x"]
+    else:
+        assert len(shown.splitlines()) == 1 + len(ODD) + 1
+        assert "text=no json" in shown
+        assert "1e+300" in shown
+        assert "\x1b" not in shown
 
 
 def test_a_log_is_plain_text_and_following_it_ends_with_the_session(
