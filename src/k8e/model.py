@@ -411,6 +411,8 @@ class ProcessInfo:
     pid: int
     comm: str
     state: str
+    args: str = ""
+    """All its arguments, joined by spaces; nothing of a zombie. Of very long ones, the beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,7 +124,7 @@ def test_processes_events_and_usage_are_shown(k8e: Run, client: SandboxClient, s
         assert time.monotonic() < deadline
     processes = told(k8e("sandbox", "ps", session))["processes"]
     assert isinstance(processes, list)
-    assert "sleep" in {each["comm"] for each in processes}
+    assert {"comm": "sleep", "args": "sleep 100"}.items() <= processes[0].items()
     events = told(k8e("sandbox", "events", session))["events"]
     assert isinstance(events, list)
     assert events[0]["event"] == "session.created"

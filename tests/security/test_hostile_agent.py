@@ -225,7 +225,7 @@ BAD_NUMBERS = [
     "[" * 900 + "]" * 900,
 ]
 _ENTRY = {"path": "/x", "kind": "file", "size": 1, "modified": 1.5, "mode": 420, "target": ""}
-_PROCESS = {"pid": 7, "comm": "sh", "state": "S"}
+_PROCESS = {"pid": 7, "comm": "sh", "state": "S", "args": "sh -c x"}
 _ENDED = {"code": 3, "signal": None, "reason": "exited", "detail": "", "duration_ms": 1}
 
 

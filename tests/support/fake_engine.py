@@ -164,6 +164,10 @@ class FakeStatus:
     egress: FakeCounts
 
 
+def args_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ").decode()
+
+
 def allow_unread_input(stdin: asyncio.StreamWriter) -> None:
     """A program need not read its input; until 3.11.5 asyncio tells the loop of that whenever garbage is collected."""
     closed: asyncio.Future[None] = stdin._protocol._stdin_closed  # type: ignore[attr-defined]
@@ -630,7 +634,8 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
     async def processes(self, owner: OwnerId, session_id: SessionId) -> Sequence[ProcessInfo]:
         self._session(owner, session_id)
         running = [each for each in self._runs.values() if each.view.session_id == session_id and not each.view.outcome]
-        return [ProcessInfo(pid=run.process.process.pid, comm="sh", state="S") for run in running]
+        pids = [run.process.process.pid for run in running]
+        return [ProcessInfo(pid=pid, comm="sh", state="S", args=args_of(pid)) for pid in pids]
 
     def transcript(self, owner: OwnerId, session_id: SessionId, *, offset: int, limit: int) -> FakeTranscript:
         text = "".join(f"{event}\n" for event in self._session(owner, session_id).events)

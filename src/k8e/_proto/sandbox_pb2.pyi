@@ -546,14 +546,16 @@ class GetProcessesResponse(_message.Message):
     def __init__(self, processes: _Optional[_Iterable[_Union[ProcessInfo, _Mapping]]] = ...) -> None: ...
 
 class ProcessInfo(_message.Message):
-    __slots__ = ("pid", "comm", "state")
+    __slots__ = ("pid", "comm", "state", "args")
     PID_FIELD_NUMBER: _ClassVar[int]
     COMM_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
     pid: int
     comm: str
     state: str
-    def __init__(self, pid: _Optional[int] = ..., comm: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
+    args: str
+    def __init__(self, pid: _Optional[int] = ..., comm: _Optional[str] = ..., state: _Optional[str] = ..., args: _Optional[str] = ...) -> None: ...
 
 class WriteFileRequest(_message.Message):
     __slots__ = ("session_id", "path", "content", "mode", "path_bytes", "content_bytes", "perm")

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Machine"]
 
+_LINE_BYTES = 4096
+_LINES_BYTES = 128 * 1024
+"""Of all command lines together: JSON may need six times as much, and one message has to hold it."""
+
 
 class Machine:
     """What there is besides commands and files."""
@@ -60,10 +64,13 @@ class Machine:
 
     def _processes(self, args: Dict[str, Any]) -> Dict[str, Any]:
         found = []
-        for pid in self._user_processes():
+        pids = self._user_processes()
+        most = min(_LINE_BYTES, _LINES_BYTES // max(len(pids), 1))
+        for pid in pids:
             stat = procs.stat_of(pid)
             if stat is not None:
-                found.append({"pid": pid, "comm": stat[0], "state": stat[1]})
+                line = procs.command_line(pid, most)
+                found.append({"pid": pid, "comm": stat[0], "state": stat[1], "args": line})
         return {"processes": found}
 
     def _oom(self, args: Dict[str, Any]) -> Dict[str, Any]:

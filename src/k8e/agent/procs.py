@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 __all__ = [
     "all_pids",
     "children",
+    "command_line",
     "descendants",
     "kill_tree",
     "parent_of",
@@ -41,6 +42,17 @@ def stat_of(pid: int) -> Optional[Tuple[str, str, List[str]]]:
     start, end = text.find("("), text.rfind(")")
     rest = text[end + 2 :].split()
     return text[start + 1 : end], rest[0], rest[1:]
+
+
+def command_line(pid: int, most: int) -> str:
+    """The arguments, joined by spaces, of which at most so many bytes; nothing of a zombie, or of what is gone."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb", buffering=0) as file:
+            data = file.read(most)
+    except OSError:
+        return ""
+    # A parked interpreter has more NULs behind its last argument than the one that ends it.
+    return os.fsdecode(data.rstrip(b"\0").replace(b"\0", b" "))
 
 
 def parent_of(pid: int) -> int:

@@ -81,7 +81,7 @@ BY_COMMAND = {
   k8e sandbox events $SID --output table
 """,
     "ps": """examples:
-  k8e sandbox ps $SID
+  k8e sandbox ps $SID | jq -r '.processes[].args'
   k8e sandbox ps $SID --output table
 """,
     "top": """examples:

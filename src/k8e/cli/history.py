@@ -15,6 +15,7 @@ from k8e.client.light.calls import Answer, Calls
 __all__ = ["show_events", "show_log", "show_processes"]
 
 FOLLOW_S = 0.2
+PROCESS_COLUMNS = ("pid", "state", "comm", "args")
 EVENT_COLUMNS = ("time", "event", "detail")
 
 
@@ -82,7 +83,13 @@ def in_columns(event: Mapping[str, object]) -> dict[str, object]:
 def show_processes(args: argparse.Namespace, calls: Calls) -> int:
     found = calls.unary("GetProcesses", {"session_id": args.session_id}).each("processes")
     rows: list[dict[str, object]] = [
-        {"pid": each.number("pid"), "comm": each.text("comm"), "state": each.text("state")} for each in found
+        {
+            "pid": each.number("pid"),
+            "comm": each.text("comm"),
+            "state": each.text("state"),
+            "args": each.text("args"),
+        }
+        for each in found
     ]
-    print_rows(args, "processes", rows)
+    print_rows(args, "processes", rows, PROCESS_COLUMNS, is_cut=True)
     return 0

@@ -96,7 +96,9 @@ class SessionCalls(Transport):
         """What runs in a session."""
         request = pb.GetProcessesRequest(session_id=session_id)
         answer = await self._call(self._stub.GetProcesses, request, timeout_s=QUICK_S)
-        return [ProcessInfo(pid=each.pid, comm=each.comm, state=each.state) for each in answer.processes]
+        return [
+            ProcessInfo(pid=each.pid, comm=each.comm, state=each.state, args=each.args) for each in answer.processes
+        ]
 
     async def events(self, session_id: str, limit: int = 500) -> list[str]:
         """The last events of a session, each one JSON object."""

@@ -33,6 +33,7 @@ __all__ = ["Commands", "ask", "processes"]
 
 _MAX_PROCESSES: Final = 65_536
 _COMM_BYTES: Final = 256
+_ARGS_CHARS: Final = 4096
 
 
 RECORDED_PER_OWNER = 64 * MIB
@@ -275,6 +276,8 @@ async def processes(session: Session) -> list[ProcessInfo]:
             pid=answers.integer(entry, "pid", most=answers.INT32),
             comm=answers.text(entry, "comm", most_bytes=_COMM_BYTES),
             state=answers.word(entry, "state")[:1],
+            # An agent that was started before an upgrade does not tell.
+            args=answers.note(entry, "args", most=_ARGS_CHARS),
         )
         async for entry in InTurns(entries)
     ]

@@ -40,6 +40,19 @@ async def next_event(stream: object, name: str) -> Event:
                 return item
 
 
+async def test_processes_are_listed_with_their_arguments_within_bounds(link: Link) -> None:
+    many = "for i in $(seq 50); do bash -c 'sleep 1001; true' \"$0\" & done"
+    script = rf"bash -c 'sleep 1002; true' 'two words' $'\xff\x1b' & sleep 1003 & {many}; wait"
+    args = request(argv=["bash", "-c", script, "\x01" * 100_000])
+    stream = await link.open("exec", args)
+    await until_there(link, "sleep", 52)
+    lines = [process["args"] for process in (await link.call("processes"))["processes"]]
+    assert {"bash -c sleep 1002; true two words \udcff\x1b", "sleep 1003"} <= set(lines)
+    assert sum(map(len, lines)) <= 128 * 1024
+    await link.call("kill", {"id": args["id"]})
+    await follow(stream)
+
+
 async def test_output_channels_and_exit_code_are_kept_apart(link: Link) -> None:
     done = await execute(link, shell="printf out; printf err >&2; exit 7")
     assert (done.stdout, done.stderr, done.code, done.exited["reason"]) == (b"out", b"err", 7, "exited")

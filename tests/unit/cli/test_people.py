@@ -164,6 +164,36 @@ def test_events_and_processes_are_shown(k8e: Run, session_id: str) -> None:
     assert k8e("ps", "sess-none").returncode == 1
 
 
+def only_process(k8e: Run, session_id: str) -> dict[str, object]:
+    found = told(k8e("ps", session_id))["processes"]
+    assert isinstance(found, list)
+    (process,) = found
+    assert isinstance(process, dict)
+    return process
+
+
+def test_processes_have_their_arguments_cut_only_at_a_terminal(
+    k8e: Run, session_id: str, environ: dict[str, str]
+) -> None:
+    words = f"\x1b[2J {'long ' * 30}end"
+    code = f"exec bash -c 'sleep 5000; true' '{words}'"
+    begun = told(k8e("run", "--background", "--session-id", session_id, code))
+    deadline = time.monotonic() + PATIENCE_S
+    while only_process(k8e, session_id)["args"] != f"bash -c sleep 5000; true {words}":
+        assert time.monotonic() < deadline
+    heading, line = k8e("ps", session_id, "--output", "table").stdout.decode().splitlines()
+    assert heading.split() == ["PID", "STATE", "COMM", "ARGS"]
+    assert line.endswith("long end")
+    assert r"\x1b[2J" in line
+    argv = [sys.executable, "-m", "k8e.cli.main", "sandbox", "ps", session_id, "--output", "table"]
+    with contextlib.closing(Screen(argv, environ)) as opened:
+        opened.wait_for(b"long ")
+        assert opened.process.wait(PATIENCE_S) == 0
+    assert b"end" not in opened.shown
+    assert b"\x1b" not in opened.shown
+    k8e("kill-run", str(begun["run_id"]))
+
+
 def test_events_are_objects_and_a_table(k8e: Run, session_id: str) -> None:
     k8e("run", "--session-id", session_id, "true")
     shown = told(k8e("events", session_id))["events"]

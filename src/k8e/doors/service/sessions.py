@@ -81,7 +81,10 @@ class SessionRpcs:
 
     async def GetProcesses(self, call: Call, request: pb.GetProcessesRequest) -> pb.GetProcessesResponse:
         found = await self._engine.processes(call.owner, fields.session_id(request.session_id))
-        listed = await page(found, lambda each: pb.ProcessInfo(pid=each.pid, comm=shown(each.comm), state=each.state))
+        listed = await page(
+            found,
+            lambda each: pb.ProcessInfo(pid=each.pid, comm=shown(each.comm), state=each.state, args=shown(each.args)),
+        )
         return pb.GetProcessesResponse(processes=listed)
 
     async def GetTranscript(self, call: Call, request: pb.GetTranscriptRequest) -> pb.GetTranscriptResponse:
