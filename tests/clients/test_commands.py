@@ -107,12 +107,20 @@ def test_a_log_has_what_ran_and_following_it_ends_with_the_session(
     k8e("sandbox", "run", "--session-id", session, "echo first line")
     assert b"first line" in k8e("sandbox", "log", session).stdout
     assert len(k8e("sandbox", "log", session, "--limit", "5").stdout) <= 5
-    argv = [str(K8E), "sandbox", "log", session, "--follow"]
+    k8e("sandbox", "run", "--session-id", session, "seq 30000")
+    whole = k8e("sandbox", "log", session).stdout
+    for count in (0, 1, 3, 20_000, 30_001, 30_003, 99_999):
+        tail = b"".join(whole.splitlines(keepends=True)[-count:]) if count else b""
+        assert k8e("sandbox", "log", session, "--tail", str(count)).stdout == tail
+    for words in (["--tail", "-1"], ["--tail", "1", "--offset", "1"], ["--tail", "1", "--limit", "1"]):
+        assert k8e("sandbox", "log", session, *words).returncode == 1
+    argv = [str(K8E), "sandbox", "log", session, "--tail", "1", "--follow"]
     with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
+        assert process.stdout.readline() == b"30000\n"  # it has found the end
         k8e("sandbox", "run", "--session-id", session, "echo second line")
-        while b"second line" not in process.stdout.readline():
-            assert process.poll() is None
+        while (line := process.stdout.readline()) != b"second line\n":
+            assert line.startswith(b"$ ")
         k8e("sandbox", "destroy", session)
         assert process.wait(PATIENCE_S) == 0
 

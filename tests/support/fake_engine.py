@@ -639,6 +639,7 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
 
     def transcript(self, owner: OwnerId, session_id: SessionId, *, offset: int, limit: int) -> FakeTranscript:
         text = "".join(f"{event}\n" for event in self._session(owner, session_id).events)
+        offset = min(offset, len(text))
         part = text[offset : offset + limit]
         end = offset + len(part)
         return FakeTranscript(output=part, offset=offset, next_offset=end, truncated_before=False, eof=end == len(text))

@@ -74,7 +74,9 @@ BY_COMMAND = {
 """,
     "log": """examples:
   k8e sandbox log $SID
+  k8e sandbox log $SID --tail 20                  # the last 20 lines
   k8e sandbox log $SID --follow                   # ends with the session
+  k8e sandbox log $SID --tail 0 --follow          # only what comes
 """,
     "events": """examples:
   k8e sandbox events $SID | jq -r '.events[].event'

@@ -15,24 +15,65 @@ from k8e.client.light.calls import Answer, Calls
 __all__ = ["show_events", "show_log", "show_processes"]
 
 FOLLOW_S = 0.2
+TAIL_BYTES = 64 * 1024
+BEHIND_THE_END = 2**62
+"""An offset at which the server answers with the end."""
 PROCESS_COLUMNS = ("pid", "state", "comm", "args")
 EVENT_COLUMNS = ("time", "event", "detail")
 
 
 def show_log(args: argparse.Namespace, calls: Calls) -> int:
     """Text as it is; with `--follow` until the session ends."""
-    if args.offset < 0 or args.limit < 0:
-        raise InvalidRequest("offset, limit: must be 0 or more")
+    if args.offset < 0 or args.limit < 0 or (args.tail or 0) < 0:
+        raise InvalidRequest("offset, limit, tail: must be 0 or more")
+    if args.tail is not None and (args.offset or args.limit):
+        raise InvalidRequest("tail: counts lines from the end; leave out --offset and --limit")
     with program_output(sys.stdout) as pass_on:
-        follow(args, calls, pass_on)
+        if args.tail is None:
+            follow(args, calls, pass_on, args.offset)
+            return 0
+        end = read(args.session_id, calls, BEHIND_THE_END, 1).number("offset")
+        pass_on(as_bytes(last_lines(args.session_id, calls, end, args.tail)))
+        if args.follow:
+            follow(args, calls, pass_on, end)
     return 0
 
 
-def follow(args: argparse.Namespace, calls: Calls, pass_on: Callable[[bytes], None]) -> None:
-    page = read(args.session_id, calls, args.offset, args.limit)
+def last_lines(session_id: str, calls: Calls, end: int, count: int) -> str:
+    """The last lines before an offset: more and more is read until there are enough, or nothing comes before."""
+    size = TAIL_BYTES
+    while True:
+        begin = max(end - size, 0)
+        text, first = between(session_id, calls, begin, end)
+        # The first line may have begun before, and older text may be no longer there.
+        if text.count("\n") > count or first > begin or begin == 0:
+            lines = text.removesuffix("\n").rsplit("\n", count)[-count:]
+            return "\n".join(lines) + text[-1:] if count else ""
+        size *= 4
+
+
+def between(session_id: str, calls: Calls, begin: int, end: int) -> tuple[str, int]:
+    """The text between two offsets, and where what is still there of it begins."""
+    pages: list[Answer] = []
+    at = begin
+    while at < end:
+        page = read(session_id, calls, at, end - at)
+        pages.append(page)
+        if page.number("next_offset") <= at:
+            break
+        at = page.number("next_offset")
+    return "".join(page.text("output") for page in pages), pages[0].number("offset") if pages else begin
+
+
+def as_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def follow(args: argparse.Namespace, calls: Calls, pass_on: Callable[[bytes], None], offset: int) -> None:
+    page = read(args.session_id, calls, offset, args.limit)
     left = args.limit
     while True:
-        pass_on(page.text("output").encode("utf-8", "surrogateescape"))
+        pass_on(as_bytes(page.text("output")))
         left -= page.number("next_offset") - page.number("offset")
         if args.limit and left <= 0:
             return

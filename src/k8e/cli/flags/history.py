@@ -11,6 +11,7 @@ def fill_log(log: Parser) -> None:
     log.add_argument("session_id")
     log.add_argument("--offset", type=int, default=0, metavar="N", help="from this byte on (default 0)")
     log.add_argument("--limit", type=int, default=0, metavar="N", help="at most so many bytes (default: all)")
+    log.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
     log.add_argument("--follow", action="store_true", help="go on with what comes, until the session ends")
     log.set_defaults(handler="history:show_log", raw=True)
 
