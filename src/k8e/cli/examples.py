@@ -69,6 +69,8 @@ BY_COMMAND = {
   k8e sandbox cp $SID:/workspace/out ./out        # trees, both ways, with their modes
 """,
     "shell": """examples:
+  k8e sandbox shell                               # in the shared session
+  k8e sandbox shell -- python3 -i
   k8e sandbox shell $SID                          # exit or Ctrl-D ends it, with the shell's own exit code
   k8e sandbox shell $SID -- python3 -i
 """,

@@ -37,14 +37,19 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)  # type: ignore[arg-type]
         self.register("type", float, finite)
         self.is_json = is_json
+        self.takes_command = False
+        """Whether what stands behind `--` is a command's own words, and nothing that stands before it is."""
 
     def parse_known_args(  # type: ignore[override]  # the base has overloads for what nobody here passes
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """As the base does it, but what is unknown is told by the command it was typed after, not by the root."""
-        found, unknown = super().parse_known_args(args, namespace)
+        words, behind = before_dashes(args) if args is not None and self.takes_command else (args, [])
+        found, unknown = super().parse_known_args(words, namespace)
         if unknown:
             self.error(f"unknown: {' '.join(unknown)}")
+        if behind:
+            found.argv = [*found.argv, *behind]
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -52,6 +57,12 @@ class Parser(argparse.ArgumentParser):
 
         explain(self, message, is_json=self.is_json)
         raise SystemExit(BAD_INPUT)
+
+
+def before_dashes(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The words before `--`, and those behind it."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
 
 
 Fill = Callable[[Parser], None]

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from k8e.cli.sharing import in_session
 from k8e.client.errors import SandboxError, ServerFailed, Unsupported
 from k8e.client.light.calls import Calls, encoded
 
@@ -28,15 +29,7 @@ ROWS, COLUMNS = 24, 80
 
 
 def open_shell(args: argparse.Namespace, calls: Calls) -> int:
-    rows, columns = size()
-    request = {
-        "session_id": args.session_id,
-        "argv": args.argv or list(SHELL),
-        "env": {"TERM": os.environ.get("TERM", "xterm")},
-        "rows": rows,
-        "cols": columns,
-    }
-    terminal_id = calls.unary("CreateTerminal", request).text("terminal_id")
+    terminal_id = in_session(args, calls, lambda session_id: create(args, calls, session_id))
     try:
         with raw_keyboard(), typing(calls, terminal_id):
             return shown(calls, terminal_id)
@@ -44,6 +37,18 @@ def open_shell(args: argparse.Namespace, calls: Calls) -> int:
         # It has ended by itself, unless we were interrupted or lost the connection.
         with contextlib.suppress(SandboxError):
             calls.unary("TerminalDestroy", {"terminal_id": terminal_id, "grace_ms": 100})
+
+
+def create(args: argparse.Namespace, calls: Calls, session_id: str) -> str:
+    rows, columns = size()
+    request = {
+        "session_id": session_id,
+        "argv": args.argv or list(SHELL),
+        "env": {"TERM": os.environ.get("TERM", "xterm")},
+        "rows": rows,
+        "cols": columns,
+    }
+    return calls.unary("CreateTerminal", request).text("terminal_id")
 
 
 def size() -> tuple[int, int]:

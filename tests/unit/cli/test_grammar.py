@@ -140,6 +140,23 @@ def test_help_of_a_group_lists_every_command(words: list[str], capsys: pytest.Ca
     assert all(f"    {name}" in shown for name in (SANDBOX if words[0] == "sandbox" else TOP))
 
 
+@pytest.mark.parametrize(
+    ("words", "session_id", "argv"),
+    [
+        ([], "", []),
+        (["s"], "s", []),
+        (["s", "ls"], "s", ["ls"]),
+        (["--", "ls", "-l", "--", "x"], "", ["ls", "-l", "--", "x"]),
+        (["s", "--", "--version"], "s", ["--version"]),
+        (["s", "--endpoint", "h:1", "--", "--endpoint"], "s", ["--endpoint"]),
+    ],
+)
+def test_a_shells_command_stands_behind_the_dashes(words: list[str], session_id: str, argv: list[str]) -> None:
+    typed = ["sandbox", "shell", *words]
+    args = full_parser(typed).parse_args(typed)
+    assert (args.session_id, args.argv) == (session_id, argv)
+
+
 def test_the_endpoint_may_stand_before_or_after_the_command() -> None:
     for words in (["sandbox", "--endpoint", "h:1", "status"], ["sandbox", "status", "--endpoint", "h:1"]):
         assert full_parser(words).parse_args(words).endpoint == "h:1"

@@ -277,6 +277,22 @@ def test_a_shell_that_is_ended_puts_the_terminal_back(screen: Screen, number: si
     assert screen.modes() == screen.before
 
 
+def test_without_a_session_a_shell_is_in_the_shared_one(k8e: Run, tmp_path: Path) -> None:
+    done = k8e("shell", stdin=b"echo kept > file; exit 5\n")
+    assert done.returncode == 5
+    (state,) = tmp_path.glob(".k8e/sandbox/default/state.json")
+    assert told(k8e("run", "cat file"))["stdout"] == "kept\n"
+    assert k8e("shell", "--", "sh", "-c", "exit 6").returncode == 6
+    assert k8e("shell", str(json.loads(state.read_text())["session_id"]), "--", "cat", "file").stdout.split() == [
+        b"kept"
+    ]
+    assert told(k8e("run", "--tenant", "team", "echo theirs > file"))["exit_code"] == 0
+    assert k8e("shell", "--tenant", "team", "--", "cat", "file").stdout.split() == [b"theirs"]
+    told(k8e("destroy", str(json.loads(state.read_text())["session_id"])))
+    again = k8e("shell", "--", "cat", "file")
+    assert again.returncode == 1  # another session, which has no such file
+
+
 def test_input_that_ends_is_the_end_of_the_shell(k8e: Run, session_id: str) -> None:
     done = k8e("shell", session_id, stdin=b"echo pi''ped; exit 4\n")
     assert b"piped" in done.stdout

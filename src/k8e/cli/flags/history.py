@@ -38,6 +38,8 @@ def fill_top(top: Parser) -> None:
 
 
 def fill_shell(shell: Parser) -> None:
-    shell.add_argument("session_id")
-    shell.add_argument("argv", nargs="*", metavar="command", help="instead of /bin/bash; put -- before its own flags")
+    shell.takes_command = True
+    shell.add_argument("session_id", nargs="?", default="", metavar="SESSION", help="default: the shared session")
+    shell.add_argument("argv", nargs="*", metavar="command", help="instead of /bin/bash; put -- before it")
+    shell.add_argument("--tenant", default="", help="whose shared session")
     shell.set_defaults(handler="shell:open_shell", raw=True)
