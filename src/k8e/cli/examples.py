@@ -89,7 +89,7 @@ BY_COMMAND = {
   k8e sandbox ps $SID --output table
 """,
     "top": """examples:
-  k8e sandbox top
+  k8e sandbox top                                 # q leaves
   k8e sandbox top --once --output json | jq .sessions
 """,
     "confirm": """examples:

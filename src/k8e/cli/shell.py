@@ -15,8 +15,9 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from k8e.cli.keyboard import key_by_key
 from k8e.cli.sharing import in_session
-from k8e.client.errors import SandboxError, ServerFailed, Unsupported
+from k8e.client.errors import SandboxError, ServerFailed
 from k8e.client.light.calls import Calls, encoded
 
 __all__ = ["open_shell"]
@@ -31,7 +32,7 @@ ROWS, COLUMNS = 24, 80
 def open_shell(args: argparse.Namespace, calls: Calls) -> int:
     terminal_id = in_session(args, calls, lambda session_id: create(args, calls, session_id))
     try:
-        with raw_keyboard(), typing(calls, terminal_id):
+        with key_by_key(is_raw=True), typing(calls, terminal_id):
             return shown(calls, terminal_id)
     finally:
         # It has ended by itself, unless we were interrupted or lost the connection.
@@ -67,33 +68,6 @@ def shown(calls: Calls, terminal_id: str) -> int:
         sys.stdout.buffer.write(frame.data("data"))
         sys.stdout.buffer.flush()
     raise ServerFailed("the server ended the terminal without an exit code")
-
-
-@contextlib.contextmanager
-def raw_keyboard() -> Iterator[None]:
-    """Every key as it is, Ctrl-C included, until the block is left for whatever reason."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    try:
-        import termios
-        import tty
-    except ImportError as error:
-        raise Unsupported("an interactive terminal needs a system with termios; use `run` instead") from error
-    before = termios.tcgetattr(sys.stdin)
-    restored = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        # What was typed already is kept.
-        tty.setraw(sys.stdin, termios.TCSADRAIN)
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-        for number, handler in restored.items():
-            signal.signal(number, handler)
-
-
-def leave(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
 
 
 @contextlib.contextmanager

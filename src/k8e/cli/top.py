@@ -6,9 +6,11 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from k8e.cli import shapes
+from k8e.cli.keyboard import key_by_key
 from k8e.cli.output import print_json
 from k8e.cli.table import lines
 from k8e.client.errors import InvalidRequest
@@ -34,14 +36,43 @@ class Reading(NamedTuple):
 def show_top(args: argparse.Namespace, calls: Calls) -> int:
     if not 0.1 <= args.interval <= 3600:
         raise InvalidRequest("interval: must be 0.1-3600 seconds")
+    if not args.once and sys.stdin.isatty() and sys.stdout.isatty():
+        with key_by_key(is_raw=False):
+            try:
+                watch(args, calls, key_q)
+            finally:
+                sys.stdout.write("\n")
+    else:
+        watch(args, calls, time_passes)
+    return 0
+
+
+def watch(args: argparse.Namespace, calls: Calls, is_over: Callable[[float], bool]) -> None:
+    """Show what is used since the last look, again and again; `is_over` waits between two looks."""
     before = read(args, calls)
-    while True:
-        time.sleep(ONCE_S if args.once else args.interval)
+    while not is_over(ONCE_S if args.once else args.interval):
         now = read(args, calls)
         show(args, rows(before, now))
         if args.once:
-            return 0
+            return
         before = now
+
+
+def time_passes(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+def key_q(seconds: float) -> bool:
+    """Whether the key to leave was typed meanwhile, or no key ever will be."""
+    import select
+
+    end = time.monotonic() + seconds
+    while select.select([sys.stdin], [], [], max(end - time.monotonic(), 0))[0]:
+        keys = os.read(sys.stdin.fileno(), 64)
+        if not keys or b"q" in keys.lower():
+            return True
+    return False
 
 
 def read(args: argparse.Namespace, calls: Calls) -> Reading:
@@ -87,5 +118,5 @@ def show(args: argparse.Namespace, shown: list[dict[str, object]]) -> None:
         sys.stdout.write("\n".join(table) + "\n")
     else:
         width, height = os.get_terminal_size()
-        sys.stdout.write(CLEAR + "\n".join(line[:width] for line in table[: height - 1]))
+        sys.stdout.write(CLEAR + "\n".join(line[:width] for line in [*table[: max(height - 2, 1)], "q leaves"]))
     sys.stdout.flush()

@@ -259,6 +259,34 @@ def test_a_benchmark_measures_and_leaves_nothing(k8e: Run) -> None:
     assert k8e("benchmark", "--iterations", "0").returncode == 1
 
 
+@pytest.fixture
+def live_top(environ: dict[str, str], session_id: str) -> Iterator[Screen]:
+    argv = [sys.executable, "-m", "k8e.cli.main", "sandbox", "top", "--interval"]
+    with contextlib.closing(Screen([*argv, "0.1"], environ | {"TERM": "dumb"})) as opened:
+        opened.wait_for(session_id.encode())
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [(b"q", 0), (b"x\nQ", 0), (signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)],
+    ids=["q", "other keys first", "Ctrl-C", "SIGTERM"],
+)
+def test_top_is_left_by_a_key_and_the_terminal_is_put_back(
+    live_top: Screen, keys: bytes | signal.Signals, code: int
+) -> None:
+    assert live_top.modes() != live_top.before
+    assert int(str(live_top.modes()[3])) & termios.ISIG  # Ctrl-C still interrupts
+    live_top.shown = b""
+    live_top.wait_for(b"q leaves")  # and goes on while nothing is typed
+    if isinstance(keys, bytes):
+        live_top.type(keys)
+    else:
+        live_top.process.send_signal(keys)
+    assert live_top.process.wait(PATIENCE_S) == code
+    assert live_top.modes() == live_top.before
+
+
 def test_a_shell_is_a_real_terminal_with_its_own_end(screen: Screen) -> None:
     screen.type(b"echo $((6 * 7)); tty > /dev/null && echo on a terminal\n")
     screen.wait_for(b"42")
