@@ -37,6 +37,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)  # type: ignore[arg-type]
         self.register("type", float, finite)
         self.is_json = is_json
+        self.typed: Sequence[str] = ()
         self.takes_command = False
         """Whether what stands behind `--` is a command's own words, and nothing that stands before it is."""
 
@@ -44,10 +45,13 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """As the base does it, but what is unknown is told by the command it was typed after, not by the root."""
+        self.typed = args or ()
         words, behind = before_dashes(args) if args is not None and self.takes_command else (args, [])
         found, unknown = super().parse_known_args(words, namespace)
         if unknown:
-            self.error(f"unknown: {' '.join(unknown)}")
+            from k8e.cli import mistakes
+
+            self.error(mistakes.unknown(unknown, self))
         if behind:
             found.argv = [*found.argv, *behind]
         return found, unknown
@@ -55,7 +59,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         from k8e.cli.mistakes import explain
 
-        explain(self, message, is_json=self.is_json)
+        explain(self, message, self.typed, is_json=self.is_json)
         raise SystemExit(BAD_INPUT)
 
 

@@ -81,7 +81,13 @@ def test_every_command_leads_to_a_function(words: list[str]) -> None:
     ("words", "part"),
     [
         (["sandbox", "rum"], "did you mean 'run'?"),
-        (["sandbox", "run", "--lnag", "python", "x"], "unknown: --lnag"),
+        (["sandbox", "run", "--lnag", "python", "x"], "unknown: --lnag x; did you mean --lang?"),
+        (["sandbox", "run", "-raw", "x"], "unknown: -raw; did you mean --raw?"),
+        (["sandbox", "create", "--memory=1024"], "unknown: --memory=1024; did you mean --memory-mib?"),
+        (["sandbox", "create", "--mem", "1", "--dsik-mib", "1"], "did you mean --memory-mib --disk-mib?"),
+        (["sandbox", "create", "--colour", "blue"], "unknown: --colour blue; see: "),
+        (["sandbox", "--endpont", "h:1", "run", "x"], "unknown: --endpont; did you mean --endpoint?"),
+        (["sandbox", "sessions", "--output", "tabel"], "did you mean 'table'?"),
         (["sandbox", "allow-hosts", "--ad", "a.example"], "unknown: --ad"),  # no abbreviation, least of all here
         (["sandbox", "read", "only-one"], "missing: path; see: k8e sandbox read --help"),
         (["sandbox", "run", "--timeout", "soon", "x"], "--timeout"),
@@ -102,17 +108,32 @@ def test_a_mistake_is_bad_input_and_says_what_was_meant(
     assert "usage:" in said.err
 
 
-@pytest.mark.parametrize("words", [["sandbux"], ["server", "statsu"], ["doctor", "--hurry"], []])
-def test_outside_of_sandbox_a_mistake_is_told_to_a_person(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["sandbux"], "did you mean 'sandbox'?"),
+        (["run", "true"], "did you mean 'sandbox run'?"),
+        (["sesions"], "did you mean 'sandbox sessions'?"),
+        (["server", "statsu"], "did you mean 'status'?"),
+        (["doctor", "--fxi"], "did you mean --fix?"),
+        (["doctor", "--hurry"], "unknown: --hurry; see: k8e doctor --help"),
+        ([], "missing: command"),
+    ],
+)
+def test_outside_of_sandbox_a_mistake_is_told_to_a_person(
+    words: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words, prog="k8e")
     said = capsys.readouterr()
     assert (ended.value.code, said.out) == (1, "")
     assert "see: k8e" in said.err
+    assert part in said.err
 
 
 def test_a_choice_that_is_near_nothing_lists_them_all() -> None:
-    assert worded("argument x: invalid choice: 'q' (choose from 'w', 'a')") == "'q' is not one of w, a"
+    text = "argument x: invalid choice: 'q' (choose from 'w', 'a')"
+    assert worded(text, full_parser([])) == "'q' is not one of w, a"
 
 
 @pytest.mark.parametrize(
