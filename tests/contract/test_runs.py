@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -275,6 +276,28 @@ async def test_a_session_that_has_no_room_takes_none_from_its_owners_others(host
         await _end(here, chatty)
         assert engine.poll_run(OWNER, chatty).truncated
         assert len(engine.poll_run(OWNER, kept).stdout) == 500000
+        await engine.destroy_all()
+
+
+async def test_runs_are_listed_with_what_they_run_also_after_a_restart(host: Provisioned, data_dir: Path) -> None:
+    async with _opened_with(host, data_dir, KeptLimits()) as engine:
+        view = await engine.create_session(OWNER, SessionSpec(runtime=Runtime.CONTAINER))
+        cell = Cell(engine, view.session_id)
+        began = time.time()
+        first = await _start(cell, "echo  out;\n exit 3 # " + "x" * 1000)
+        await _end(cell, first)
+        second = await _start(cell, "sleep 1000")
+    async with _opened_with(host, data_dir, KeptLimits()) as engine:
+        ended, running = engine.list_runs(OWNER, cell.id)
+        assert (ended.run_id, ended.status, running.run_id, running.status) == (
+            first,
+            Status.COMPLETED,
+            second,
+            Status.RUNNING,
+        )
+        assert ended.command.startswith("echo out; exit 3 # xxx")
+        assert (len(ended.command), running.command) == (200, "sleep 1000")
+        assert began - 1 <= ended.started_at <= running.started_at <= time.time()
         await engine.destroy_all()
 
 

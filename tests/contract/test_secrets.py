@@ -92,6 +92,8 @@ async def test_the_value_is_nowhere_but_in_the_command(
         terminal = await engine.create_terminal(OWNER, cell.id, argv=["/bin/sh"], size=TerminalSize())
         arguments = _arguments_of_every_process()
         await engine.kill_run(OWNER, run.run_id)
+        await engine.start_run(OWNER, cell.id, Command(what=Shell(f"true {VALUE}")))
+        runs = repr(engine.list_runs(OWNER, cell.id))
         await engine.destroy_terminal(OWNER, terminal.terminal_id)
         written = _everything_written(engine_dir)
         transcript = engine.transcript(OWNER, cell.id).output
@@ -101,7 +103,8 @@ async def test_the_value_is_nowhere_but_in_the_command(
     assert any(marker.encode() in content for content in written.values())
     assert "exec.ended" in events
     assert "TOKEN" in view
-    assert VALUE not in transcript + events + view + caplog.text
+    assert "true [secret]" in runs
+    assert VALUE not in transcript + events + view + runs + caplog.text
     assert [path for path, content in written.items() if VALUE.encode() in content] == []
     assert b"pytest" in arguments
     assert VALUE.encode() not in arguments

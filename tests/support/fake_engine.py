@@ -28,6 +28,7 @@ from k8e.engine import lists, questions
 from k8e.engine.approvals import Approval
 from k8e.engine.events import EventPage
 from k8e.engine.files import FilePage
+from k8e.engine.recording import title
 from k8e.engine.settings import EgressSettings
 from k8e.errors import InvalidSpec, NotFound
 from k8e.model import (
@@ -123,6 +124,8 @@ class FakeRunView:
     outcome: Outcome | None
     truncated: bool
     duration_ms: int
+    started_at: float
+    command: str
     egress_denied: tuple[Denial, ...] = ()
 
 
@@ -162,6 +165,10 @@ class FakeStatus:
     pool: Mapping[Template, PoolStatus]
     sessions: int
     egress: FakeCounts
+
+
+def in_short(command: Command) -> str:
+    return " ".join(title(command, ()).split())[:200]
 
 
 def args_of(pid: int) -> str:
@@ -471,6 +478,8 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
             outcome=None,
             truncated=False,
             duration_ms=0,
+            started_at=time.time(),
+            command=in_short(command),
         )
         run = self._runs[view.run_id] = FakeRun(owner, view, process)
         self._group.create_task(run.collect(), name=view.run_id)

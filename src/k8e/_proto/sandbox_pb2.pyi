@@ -476,7 +476,7 @@ class PollRunRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
 class PollRunResponse(_message.Message):
-    __slots__ = ("run_id", "status", "stdout", "stderr", "exit_code", "duration_ms", "truncated", "reason", "stdout_bytes", "stderr_bytes", "signal", "detail", "session_id", "egress_denied")
+    __slots__ = ("run_id", "status", "stdout", "stderr", "exit_code", "duration_ms", "truncated", "reason", "stdout_bytes", "stderr_bytes", "signal", "detail", "session_id", "egress_denied", "started_at", "command")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     STDOUT_FIELD_NUMBER: _ClassVar[int]
@@ -491,6 +491,8 @@ class PollRunResponse(_message.Message):
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EGRESS_DENIED_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     status: str
     stdout: str
@@ -505,7 +507,9 @@ class PollRunResponse(_message.Message):
     detail: str
     session_id: str
     egress_denied: _containers.RepeatedCompositeFieldContainer[EgressDenial]
-    def __init__(self, run_id: _Optional[str] = ..., status: _Optional[str] = ..., stdout: _Optional[str] = ..., stderr: _Optional[str] = ..., exit_code: _Optional[int] = ..., duration_ms: _Optional[int] = ..., truncated: _Optional[bool] = ..., reason: _Optional[str] = ..., stdout_bytes: _Optional[bytes] = ..., stderr_bytes: _Optional[bytes] = ..., signal: _Optional[int] = ..., detail: _Optional[str] = ..., session_id: _Optional[str] = ..., egress_denied: _Optional[_Iterable[_Union[EgressDenial, _Mapping]]] = ...) -> None: ...
+    started_at: float
+    command: str
+    def __init__(self, run_id: _Optional[str] = ..., status: _Optional[str] = ..., stdout: _Optional[str] = ..., stderr: _Optional[str] = ..., exit_code: _Optional[int] = ..., duration_ms: _Optional[int] = ..., truncated: _Optional[bool] = ..., reason: _Optional[str] = ..., stdout_bytes: _Optional[bytes] = ..., stderr_bytes: _Optional[bytes] = ..., signal: _Optional[int] = ..., detail: _Optional[str] = ..., session_id: _Optional[str] = ..., egress_denied: _Optional[_Iterable[_Union[EgressDenial, _Mapping]]] = ..., started_at: _Optional[float] = ..., command: _Optional[str] = ...) -> None: ...
 
 class KillRunRequest(_message.Message):
     __slots__ = ("run_id", "signal")
@@ -522,16 +526,20 @@ class KillRunResponse(_message.Message):
     def __init__(self, ok: _Optional[bool] = ...) -> None: ...
 
 class ListRunsRequest(_message.Message):
-    __slots__ = ("session_id",)
+    __slots__ = ("session_id", "page_token")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     session_id: str
-    def __init__(self, session_id: _Optional[str] = ...) -> None: ...
+    page_token: bytes
+    def __init__(self, session_id: _Optional[str] = ..., page_token: _Optional[bytes] = ...) -> None: ...
 
 class ListRunsResponse(_message.Message):
-    __slots__ = ("runs",)
+    __slots__ = ("runs", "next_page_token")
     RUNS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     runs: _containers.RepeatedCompositeFieldContainer[PollRunResponse]
-    def __init__(self, runs: _Optional[_Iterable[_Union[PollRunResponse, _Mapping]]] = ...) -> None: ...
+    next_page_token: bytes
+    def __init__(self, runs: _Optional[_Iterable[_Union[PollRunResponse, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ...) -> None: ...
 
 class GetProcessesRequest(_message.Message):
     __slots__ = ("session_id",)

@@ -47,6 +47,11 @@ BY_COMMAND = {
   k8e sandbox run --background "sleep 60; date"   # then: k8e sandbox poll <run_id>
   k8e sandbox run --git-repo https://example.com/project.git "ls repo"
 """,
+    "runs": """examples:
+  k8e sandbox runs --output table                 # of the shared session
+  k8e sandbox runs $SID | jq -r '.runs[] | select(.status == "running") | .run_id'
+  k8e sandbox poll $RUN | jq -r .stdout           # what one of them has printed so far
+""",
     "poll": """example:
   RUN=$(k8e sandbox run --background "sleep 60; date" | jq -r .run_id)
   k8e sandbox poll $RUN | jq -r .status           # running, completed, failed or timed_out

@@ -212,6 +212,7 @@ def lazily(name: str) -> Fill:
 
 SANDBOX: Mapping[str, tuple[str, Fill]] = {
     "run": ("run a program in the sandbox", lazily("programs:fill_run")),
+    "runs": ("list the background runs of a session", lazily("programs:fill_runs")),
     "poll": ("show a background run and its output so far", lazily("programs:fill_poll")),
     "kill-run": ("end a background run and everything it started", lazily("programs:fill_kill_run")),
     "create": ("make a session of your own", lazily("sessions:fill_create")),

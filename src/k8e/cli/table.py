@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from k8e.visible import shown
 
-__all__ = ["lines", "size"]
+__all__ = ["duration", "lines", "size"]
 
 TIMES = ("_at", "last_used", "modified", "time")
 EMPTY = "-"
@@ -34,6 +34,8 @@ def cell(name: str, value: object) -> str:
         return date(value) if value else EMPTY
     if name.endswith("_bytes") and isinstance(value, int):
         return size(value)
+    if name.endswith("_ms") and isinstance(value, int):
+        return duration(value)
     return shown(str(value if value is not None else "")) or EMPTY
 
 
@@ -43,6 +45,16 @@ def date(seconds: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     except (OverflowError, OSError, ValueError):
         return str(seconds)
+
+
+def duration(milliseconds: int) -> str:
+    """In the two largest units."""
+    if milliseconds < 60_000:
+        return f"{milliseconds / 1000:.1f} s"
+    minutes, hours = milliseconds // 60_000, milliseconds // 3_600_000
+    if not hours:
+        return f"{minutes} min {milliseconds // 1000 % 60} s"
+    return f"{hours} h {minutes % 60} min"
 
 
 def size(count: float) -> str:

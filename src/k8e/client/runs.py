@@ -57,9 +57,9 @@ class RunCalls(Resuming):
         await self._call(self._stub.KillRun, pb.KillRunRequest(run_id=run_id, signal=signal), timeout_s=QUICK_S)
 
     async def runs(self, session_id: str) -> list[RunInfo]:
-        """A session's background runs, without their output."""
+        """A session's background runs, oldest first, without their output."""
         request = pb.ListRunsRequest(session_id=session_id)
-        return [run_info(each) for each in (await self._call(self._stub.ListRuns, request, timeout_s=QUICK_S)).runs]
+        return [run_info(each) async for page in self._pages(self._stub.ListRuns, request) for each in page.runs]
 
     async def _started(self, request: pb.ExecRequest) -> str:
         request.background = True
@@ -115,4 +115,6 @@ def run_info(message: pb.PollRunResponse) -> RunInfo:
         stdout_bytes=message.stdout_bytes or message.stdout.encode(),
         stderr_bytes=message.stderr_bytes or message.stderr.encode(),
         egress_denied=denials(message.egress_denied),
+        started_at=message.started_at,
+        command=message.command,
     )

@@ -134,6 +134,9 @@ class RunInfo:
     stdout_bytes: bytes = field(default=b"", repr=False)
     stderr_bytes: bytes = field(default=b"", repr=False)
     egress_denied: tuple[EgressDenial, ...] = ()
+    started_at: float = 0.0
+    command: str = ""
+    """The beginning of what it runs, on one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from k8e.engine.events import EventLog
 from k8e.engine.execs import STDERR, STDOUT, ExecStream, exec_args, remote_failure
 from k8e.engine.ids import check_client_id, new_id
 from k8e.engine.questions import FoundProgram
-from k8e.engine.recording import RecordedStream, Recorder
+from k8e.engine.recording import RecordedStream, Recorder, title
 from k8e.engine.returning import IN_SANDBOX_BYTES, Returning
 from k8e.engine.secrets import Secrets
 from k8e.engine.session import Session, Use
@@ -108,6 +108,10 @@ class Commands:
             await stream.close(kill=not is_known)
             raise
         return stream
+
+    def title(self, session: Session, command: Command) -> str:
+        """The beginning of its text; values of secrets are masked."""
+        return title(command, tuple(self._secrets.environment(session.owner, session.spec.secret_refs).values()))
 
     async def open(
         self,

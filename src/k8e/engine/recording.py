@@ -16,7 +16,7 @@ from k8e.engine.transcript import Transcript
 from k8e.lifecycle import Phase
 from k8e.model import Argv, Code, Command, Outcome, Shell
 
-__all__ = ["RecordedStream", "Recorder"]
+__all__ = ["RecordedStream", "Recorder", "title"]
 
 _TITLE_CHARS = 4096
 
@@ -42,9 +42,8 @@ class Recorder:
         self._session = session
         self._transcript = transcript
         self._events = events
-        self._hidden = [value.encode("utf-8", "surrogateescape") for value in hidden]
-        title = mask(_title(command).encode("utf-8", "surrogateescape"), self._hidden)
-        self._title = title.decode("utf-8", "replace")[:_TITLE_CHARS]
+        self._hidden = _as_bytes(hidden)
+        self._title = title(command, hidden)
         self._output = Capture(Transcript.PER_STREAM_BYTES, reservation.grow)
 
     def add(self, payload: bytes) -> None:
@@ -100,7 +99,17 @@ class RecordedStream(ExecStream):
         await super().close(kill=kill)
 
 
-def _title(command: Command) -> str:
+def title(command: Command, hidden: Sequence[str]) -> str:
+    """The beginning of a command's text, with a mask in place of what is hidden."""
+    text = mask(_text(command).encode("utf-8", "surrogateescape"), _as_bytes(hidden))
+    return text.decode("utf-8", "replace")[:_TITLE_CHARS]
+
+
+def _as_bytes(values: Sequence[str]) -> list[bytes]:
+    return [value.encode("utf-8", "surrogateescape") for value in values]
+
+
+def _text(command: Command) -> str:
     match command.what:
         case Argv(argv):
             return " ".join(argv)

@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 256 * 1024
 _POLLED_BYTES: Final = 8 * MIB
 """Of each stream in one view; whoever wants more follows the run."""
+_COMMAND_CHARS: Final = 200
 _CHANNELS = (STDOUT, STDERR)
 
 
@@ -52,16 +53,20 @@ class RunView:
     outcome: Outcome | None
     truncated: bool
     duration_ms: int
+    started_at: float
+    command: str
+    """In short."""
     egress_denied: tuple[Denial, ...] = ()
 
 
 class Run:
     """One background run; `directory` holds one file per channel, and is made when there is something to write."""
 
-    def __init__(self, run_id: RunId, session: Session, directory: Path, *, started_at: float) -> None:
+    def __init__(self, run_id: RunId, session: Session, directory: Path, *, started_at: float, command: str) -> None:
         self.id = run_id
         self.session = session
         self.started_at = started_at
+        self.command = command
         self.outcome: Outcome | None = None
         self.denied: tuple[Denial, ...] = ()
         self.truncated = False
@@ -148,6 +153,8 @@ class Run:
             outcome=outcome,
             truncated=self.truncated or any(size > min(output_bytes, _POLLED_BYTES) for size in self._sizes.values()),
             duration_ms=outcome.duration_ms if outcome else int((time.time() - self.started_at) * 1000),
+            started_at=self.started_at,
+            command=self.command,
             egress_denied=self.denied,
         )
 
@@ -158,7 +165,7 @@ class Run:
     def _last(self, channel: int, most: int) -> bytes:
         end = min(self._sizes[channel], most)
         begin = max(0, end - _POLLED_BYTES)
-        return self.read(channel, begin, end - begin)
+        return self.read(channel, begin, end - begin) if end else b""
 
     def part_with_output(self) -> None:
         """It is no longer kept; how it ended is."""
@@ -230,7 +237,8 @@ class Runs:
             raise Exhausted(
                 f"session {session.session_id} already has {session.runs} background runs: kill one or wait for it"
             )
-        run = self._new(session, RunId(new_id("run")), started_at=time.time())
+        short = " ".join(self._commands.title(session, command).split())[:_COMMAND_CHARS]
+        run = self._new(session, RunId(new_id("run")), started_at=time.time(), command=short)
         # From now on, or many that are started at once would each find room.
         session.runs += 1
         try:
@@ -247,8 +255,8 @@ class Runs:
         # Written down first: a crash here is a run that never started, not a command that nobody knows.
         await self._store.commit(
             Change(
-                "INSERT INTO runs VALUES (?,?,?,?,?,?)",
-                (run.id, session.owner, session.session_id, run.started_at, "", 0),
+                "INSERT INTO runs VALUES (?,?,?,?,?,?,?)",
+                (run.id, session.owner, session.session_id, run.started_at, "", 0, run.command),
             )
         )
         stream = await self._commands.start(session, run.id, command, timeout_s=command.timeout_s or 0.0)
@@ -278,7 +286,7 @@ class Runs:
 
     async def resume(self, session: Session, row: sqlite3.Row) -> None:
         """Take back a run after a restart, from where its files end."""
-        run = self._new(session, RunId(row["id"]), started_at=row["started_at"])
+        run = self._new(session, RunId(row["id"]), started_at=row["started_at"], command=row["command"])
         run.truncated = bool(row["truncated"])
         if row["outcome"]:
             run.outcome, run.denied = _end_from_json(row["outcome"])
@@ -318,8 +326,9 @@ class Runs:
         run.begun.set()
         self._leave(run)
 
-    def _new(self, session: Session, run_id: RunId, *, started_at: float) -> Run:
-        run = Run(run_id, session, self._sessions.directory(session) / run_id, started_at=started_at)
+    def _new(self, session: Session, run_id: RunId, *, started_at: float, command: str) -> Run:
+        directory = self._sessions.directory(session) / run_id
+        run = Run(run_id, session, directory, started_at=started_at, command=command)
         self._enter(run)
         return run
 

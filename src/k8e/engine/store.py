@@ -45,6 +45,7 @@ CREATE TABLE workspaces (
     PRIMARY KEY (owner, tenant)) STRICT;
 """,
     "ALTER TABLE workspaces ADD COLUMN gates TEXT NOT NULL DEFAULT '{}';",
+    "ALTER TABLE runs ADD COLUMN command TEXT NOT NULL DEFAULT '';",
 )
 _BUSY_MS: Final = 2000
 _MAX_GROUP: Final = 256

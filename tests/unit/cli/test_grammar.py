@@ -40,6 +40,7 @@ ARGUMENTS = {
     "audit": ["verify"],
 }
 ALONE = {
+    "runs",
     "sessions",
     "create",
     "status",

@@ -23,7 +23,7 @@ import pytest
 from k8e.cli.catalog import tree
 from k8e.cli.completion import script
 from k8e.cli.history import show_events
-from k8e.cli.table import lines, size
+from k8e.cli.table import duration, lines, size
 from k8e.cli.top import Reading, read, rows
 from k8e.client.light.calls import Answer, Request
 from k8e.client.light.unix import UnixCalls
@@ -97,6 +97,7 @@ def test_output_is_aligned_and_cannot_steer_the_terminal() -> None:
     assert shown == ["NAME      MEMORY_BYTES  IS", r"a\x1b[2J  1.5 KiB       yes", "-         0 B           no"]
     assert lines([]) == []
     assert (size(1023), size(5 * 1024**3)) == ("1023 B", "5.0 GiB")
+    assert [duration(ms) for ms in (0, 59_940, 61_000, 7_260_000)] == ["0.0 s", "59.9 s", "1 min 1 s", "2 h 1 min"]
 
 
 def test_a_listing_is_json_or_a_table(k8e: Run, session_id: str) -> None:

@@ -111,6 +111,35 @@ def test_a_background_run_is_polled_and_killed(k8e: Run) -> None:
     assert told(k8e("kill-run", run_id))["ok"] is True
 
 
+def runs_of(k8e: Run, *session: str) -> list[dict[str, object]]:
+    found = told(k8e("runs", *session))["runs"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_runs_are_listed_and_none_makes_no_session(k8e: Run, tmp_path: Path) -> None:
+    assert told(k8e("runs")) == {"runs": []}
+    assert not (tmp_path / ".k8e/sandbox/default/state.json").exists()
+    first = str(told(k8e("run", "--background", "echo out; exit 5"))["run_id"])
+    deadline = time.monotonic() + PATIENCE_S
+    while told(k8e("poll", first))["status"] == "running":
+        assert time.monotonic() < deadline
+    second = told(k8e("run", "--background", "exec sleep 60 # \x1b[2J"))
+    ended, running = rows = runs_of(k8e)
+    assert (ended["run_id"], ended["status"], ended["exit_code"]) == (first, "completed", 5)
+    assert (ended["command"], ended["session_id"]) == ("bash: echo out; exit 5", second["session_id"])
+    assert (running["run_id"], running["status"], running["exit_code"]) == (second["run_id"], "running", None)
+    assert float(str(ended["started_at"])) <= float(str(running["started_at"])) <= time.time()
+    assert runs_of(k8e, str(second["session_id"]))[0] == rows[0]
+    table = k8e("runs", "--output", "table")
+    heading, _, line = table.stdout.decode().splitlines()
+    assert heading.split() == ["RUN_ID", "STATUS", "EXIT_CODE", "STARTED_AT", "DURATION_MS", "COMMAND"]
+    assert line.endswith(r"bash: exec sleep 60 # \x1b[2J")
+    assert f"k8e sandbox poll {second['run_id']}" in table.stderr.decode()
+    assert k8e("runs", "sess-none").returncode == 1
+    k8e("kill-run", str(second["run_id"]))
+
+
 def test_a_session_of_ones_own_from_create_to_destroy(k8e: Run) -> None:
     made = told(k8e("create", "--env", "A=1", "--allowed-hosts", "a.example,b.example", "--cpus", "2"))
     session_id = str(made["session_id"])

@@ -70,6 +70,16 @@ async def test_the_first_of_many_files(client: AsyncSandboxClient, limit: int) -
     assert len(await client.list_files(session_id, limit=limit)) == min(limit, COUNT)
 
 
+async def test_runs(client: AsyncSandboxClient, stub: SandboxStub) -> None:
+    session_id = await client.create_session()
+    made = [await client.start_run(session_id, f"true {number}") for number in range(COUNT)]
+    first = await stub.ListRuns(pb.ListRunsRequest(session_id=session_id))
+    assert 0 < len(first.runs) < COUNT
+    found = await client.runs(session_id)
+    assert [each.run_id for each in found] == made
+    assert [each.command for each in found] == [f"true {number}" for number in range(COUNT)]
+
+
 async def test_approvals(client: AsyncSandboxClient, stub: SandboxStub) -> None:
     session_id = await client.create_session()
     for number in range(COUNT):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from k8e.cli.grammar import Parser
+from k8e.cli.grammar import Parser, add_output
 
-__all__ = ["entries", "fill_kill_run", "fill_poll", "fill_run"]
+__all__ = ["entries", "fill_kill_run", "fill_poll", "fill_run", "fill_runs"]
 
 
 def fill_run(run: Parser) -> None:
@@ -35,6 +35,13 @@ def entries(command: Parser) -> None:
 def fill_poll(poll: Parser) -> None:
     poll.add_argument("run_id")
     poll.set_defaults(handler="run:poll_run")
+
+
+def fill_runs(runs: Parser) -> None:
+    runs.add_argument("session_id", nargs="?", default="", metavar="SESSION", help="default: the shared session")
+    runs.add_argument("--tenant", default="", help="whose shared session")
+    add_output(runs)
+    runs.set_defaults(handler="runs:list_runs")
 
 
 def fill_kill_run(kill: Parser) -> None:

@@ -11,6 +11,7 @@ from k8e.doors.service.call import Call, too_much_memory
 from k8e.doors.service.encoding import LARGE_BYTES, FairWorker, LargeAnswer
 from k8e.doors.service.execs import exit_message, offsets, output_message, with_output
 from k8e.doors.service.network import denial_messages
+from k8e.doors.service.paging import page
 from k8e.doors.service.sessions import shown
 from k8e.model import Outcome
 
@@ -47,8 +48,16 @@ class RunRpcs:
         return pb.KillRunResponse(ok=True)
 
     async def ListRuns(self, call: Call, request: pb.ListRunsRequest) -> pb.ListRunsResponse:
-        runs = self._engine.list_runs(call.owner, fields.session_id(request.session_id))
-        return pb.ListRunsResponse(runs=[run_message(run) for run in runs])
+        found = self._engine.list_runs(call.owner, fields.session_id(request.session_id))
+        runs = [run for run in sorted(found, key=place_in_list) if place_in_list(run) > request.page_token]
+        messages = await page(runs, run_message)
+        more = place_in_list(runs[len(messages) - 1]) if len(messages) < len(runs) else b""
+        return pb.ListRunsResponse(runs=messages, next_page_token=more)
+
+
+def place_in_list(run: RunView) -> bytes:
+    """What a list of runs is sorted by, oldest first, and goes on after."""
+    return b"%020.6f %s" % (run.started_at, run.run_id.encode())
 
 
 def run_message(run: RunView) -> pb.PollRunResponse:
@@ -59,6 +68,8 @@ def run_message(run: RunView) -> pb.PollRunResponse:
         status=run.status,
         duration_ms=run.duration_ms,
         truncated=run.truncated,
+        started_at=run.started_at,
+        command=shown(run.command),
         egress_denied=denial_messages(run.egress_denied),
     )
     if run.outcome is not None:
