@@ -224,7 +224,7 @@ examples:
 """,
     "doctor": """examples:
   k8e doctor
-  k8e doctor --json | jq '.checks[] | select(.ok | not)'
+  k8e doctor --json | jq '.checks[] | select(.ok or .optional | not)'
   sudo k8e doctor --fix
   k8e sandbox doctor                                   # the same, for those who have the short names
 """,

@@ -5,6 +5,7 @@ Everything that mounts or makes a network does it in namespaces of its own, whic
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -26,6 +27,9 @@ PROBE_TIMEOUT_S = 15.0
 OLDEST_KERNEL = (5, 19)
 FREE_BYTES = 2 << 30
 CONTROLLERS = ("cpu", "memory", "pids")
+NOBODY = 65534
+KVM_GET_API_VERSION = 0xAE00
+MICROVMS = {"kata": ("kata-runtime", "containerd-shim-kata-v2"), "firecracker": ("firecracker", "jailer")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +40,8 @@ class Check:
     ok: bool
     detail: str
     fix: str = ""
+    is_optional: bool = False
+    """Nothing that k8e does needs it: when it is not ok, that is no problem."""
     facts: Mapping[str, str] = field(default_factory=dict)
     """More keys for programs that read the JSON."""
 
@@ -158,12 +164,49 @@ def _cgroups() -> Check:
 
 def _system_packages() -> Check:
     lacking = packages.missing()
-    detail = "all there" if not lacking else "missing: " + " ".join(need.package for need in lacking)
+    detail = "all there" if not lacking else "missing: " + " ".join(packages.names(lacking))
     return Check(name="packages", ok=not lacking, detail=detail, fix=packages.advice(lacking) if lacking else "")
 
 
 def _runc() -> Check:
     return _attempt("runc", [packages.find("runc") or "runc", "--version"], detail="", fix="apt-get install runc")
+
+
+def _util_linux() -> Check:
+    """As `container` sandboxes start: other programs of these names may not know these flags."""
+    user = ["--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
+    powers = ["--inh-caps", "+sys_admin", "--ambient-caps", "+sys_admin"]
+    argv = ["prlimit", "--nofile=64:64", "--core=0:0", "--", "setpriv", *user, *powers, "--", "true"]
+    fix = "apt-get install util-linux (the `container` runtime starts sandboxes with both)"
+    name = "setpriv and prlimit"
+    return _as_root(name, partial(_attempt, name, argv, detail="take the flags that they are given", fix=fix))
+
+
+def _kvm() -> str:
+    """What the kernel's virtual machines say to us."""
+    try:
+        descriptor = os.open("/dev/kvm", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        return str(error.strerror)
+    try:
+        return f"works, API {fcntl.ioctl(descriptor, KVM_GET_API_VERSION)}"
+    except OSError as error:
+        return str(error.strerror)
+    finally:
+        os.close(descriptor)
+
+
+def _microvm(name: str, programs: Sequence[str]) -> Check:
+    """Why a runtime that is known by name is not there: what this version lacks, and what the host has."""
+    found = "; ".join(f"{program}: {packages.find(program) or 'not found'}" for program in programs)
+    return Check(
+        name=name,
+        ok=False,
+        is_optional=True,
+        detail=f"not built into this version, whatever the host has. Looked for: /dev/kvm: {_kvm()}; {found}",
+        fix=f"use gvisor (the default). A version with {name} will need /dev/kvm (modprobe kvm_intel or kvm_amd; "
+        f"in a virtual machine, nested virtualisation) and {' and '.join(programs)} on PATH",
+    )
 
 
 def _runsc(data_dir: Path) -> Check:
@@ -206,6 +249,18 @@ def _disk(data_dir: Path) -> Check:
 
 def probes(data_dir: Path) -> tuple[Probe, ...]:
     """Every probe of this host, cheap ones first."""
-    plain = (_kernel, _root, _system_packages, _cgroups, _user_namespaces, _overlay, _loop, _network, _runc)
+    plain = (
+        _kernel,
+        _root,
+        _system_packages,
+        _cgroups,
+        _user_namespaces,
+        _overlay,
+        _loop,
+        _network,
+        _runc,
+        _util_linux,
+    )
     of_data = (_disk, _agent_python, _runsc, _typescript)
-    return (*plain, *(partial(probe, data_dir) for probe in of_data))
+    microvms = (partial(_microvm, name, programs) for name, programs in MICROVMS.items())
+    return (*plain, *(partial(probe, data_dir) for probe in of_data), *microvms)

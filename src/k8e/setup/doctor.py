@@ -23,7 +23,7 @@ class Diagnosis:
 
     @property
     def problems(self) -> tuple[Check, ...]:
-        return tuple(check for check in self.checks if not check.ok)
+        return tuple(check for check in self.checks if not check.ok and not check.is_optional)
 
     @property
     def ok(self) -> bool:
@@ -53,6 +53,7 @@ def diagnose(
 
 def _entry(check: Check) -> dict[str, object]:
     plain: dict[str, object] = {"name": check.name, "ok": check.ok, "detail": check.detail, **check.facts}
+    plain |= {"optional": True} if check.is_optional else {}
     return plain if check.ok or not check.fix else {**plain, "fix": check.fix}
 
 
@@ -74,7 +75,8 @@ def as_text(diagnosis: Diagnosis) -> str:
     """A few lines for people."""
     lines: list[str] = []
     for check in diagnosis.checks:
-        lines.append(f"{'ok ' if check.ok else 'NO '} {check.name}: {_indented(check.detail)}")
+        mark = "ok " if check.ok else "-- " if check.is_optional else "NO "
+        lines.append(f"{mark} {check.name}: {_indented(check.detail)}")
         if not check.ok and check.fix:
             lines.append(f"    → {_indented(check.fix)}")
     count = len(diagnosis.problems)

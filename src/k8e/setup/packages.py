@@ -15,7 +15,7 @@ from pathlib import Path
 from k8e.errors import HostUnsupported
 from k8e.setup.report import Reporter, work
 
-__all__ = ["ADMIN_DIRECTORIES", "NEEDS", "Need", "advice", "find", "install", "missing"]
+__all__ = ["ADMIN_DIRECTORIES", "NEEDS", "Need", "advice", "find", "install", "missing", "names"]
 
 UPDATE_TIMEOUT_S = 300.0
 INSTALL_TIMEOUT_S = 1800.0
@@ -39,6 +39,8 @@ NEEDS = (
     Need(thing="ip", package="iproute2", reason="makes network namespaces"),
     Need(thing="mkfs.ext4", package="e2fsprogs", reason="makes each sandbox's own disk"),
     Need(thing="mount", package="mount", reason="mounts each sandbox's own disk"),
+    Need(thing="setpriv", package="util-linux", reason="gives each `container` sandbox a user of its own"),
+    Need(thing="prlimit", package="util-linux", reason="limits the open files of `container` sandboxes"),
     Need(thing="python3", package="python3", reason="the agent's interpreter is copied from it"),
     Need(thing="git", package="git", reason="expected inside the default image"),
     Need(thing="curl", package="curl", reason="expected inside the default image"),
@@ -66,11 +68,16 @@ def _command(packages: Sequence[str]) -> list[str]:
     return ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
 
 
+def names(needs: Sequence[Need]) -> list[str]:
+    """Each package once: some have several of the things."""
+    return list(dict.fromkeys(need.package for need in needs))
+
+
 def advice(needs: Sequence[Need]) -> str:
     """What is missing, why it matters, and the one command that installs it."""
     width = max(len(need.package) for need in needs)
     lines = [f"  {need.package:<{width}}  {need.reason}" for need in needs]
-    command = f"apt-get install --no-install-recommends {' '.join(need.package for need in needs)}"
+    command = f"apt-get install --no-install-recommends {' '.join(names(needs))}"
     return "\n".join(["missing on this host:", *lines, f"as root: {command}"])
 
 
@@ -83,7 +90,7 @@ def install(needs: Sequence[Need], report: Reporter, *, env: Mapping[str, str]) 
             f"{advice(needs)}\nthis host has no apt-get: install the same with its own package manager"
         )
     quiet = {**env, "DEBIAN_FRONTEND": "noninteractive"}
-    names = [need.package for need in needs]
-    report.say(f"installing system packages: {' '.join(names)}")
+    wanted = names(needs)
+    report.say(f"installing system packages: {' '.join(wanted)}")
     work(["apt-get", "update", "-q"], label="apt-get update", report=report, timeout_s=UPDATE_TIMEOUT_S, env=quiet)
-    work(_command(names), label="apt-get install", report=report, timeout_s=INSTALL_TIMEOUT_S, env=quiet)
+    work(_command(wanted), label="apt-get install", report=report, timeout_s=INSTALL_TIMEOUT_S, env=quiet)

@@ -44,6 +44,14 @@ def test_the_text_shows_each_check_and_the_fix() -> None:
     assert text.endswith("1 problem")
 
 
+def test_what_nothing_needs_is_told_and_no_problem() -> None:
+    diagnosis = Diagnosis(checks=(GOOD, Check(name="kata", ok=False, detail="none", fix="wait", is_optional=True)))
+    report = json.loads(as_json(diagnosis))
+    assert (report["ok"], report["problems"]) == (True, 0)
+    assert report["checks"][1] == {"name": "kata", "ok": False, "detail": "none", "optional": True, "fix": "wait"}
+    assert as_text(diagnosis).splitlines()[1:] == ["--  kata: none", "    → wait", "everything works"]
+
+
 def test_what_was_mended_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mended = tmp_path / "mended"
     monkeypatch.setattr(doctor, "probes", lambda _: (lambda: Check(name="x", ok=mended.exists(), detail=""),))
@@ -65,6 +73,35 @@ def test_every_probe_answers_on_a_bare_data_directory(tmp_path: Path) -> None:
     assert "--fix" in found["gvisor"].fix
     assert found["agent bundle"].ok
     assert all(check.fix for check in found.values() if not check.ok)
+    for name, program in (("kata", "kata-runtime"), ("firecracker", "jailer")):
+        assert (found[name].ok, found[name].is_optional) == (False, True)
+        for part in ("not built into this version", "/dev/kvm: ", f"{program}: "):
+            assert part in found[name].detail
+        assert program in found[name].fix
+
+
+def test_a_microvm_says_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "firecracker"
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    detail = checks._microvm("firecracker", ("firecracker", "no-such-jailer")).detail
+    assert f"firecracker: {program}; no-such-jailer: not found" in detail
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is taken on")
+def test_container_sandboxes_need_a_setpriv_and_a_prlimit_that_know_their_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checks._util_linux().ok
+    other = tmp_path / "setpriv"
+    other.write_text("#!/bin/sh\necho 'unknown option --ambient-caps' >&2; exit 1\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert "unknown option" in checks._util_linux().detail
+    monkeypatch.setenv("PATH", "/nowhere")
+    missing = checks._util_linux()
+    assert not missing.ok
+    assert "util-linux" in missing.fix
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root for mounts")

@@ -28,6 +28,12 @@ def test_the_advice_names_each_package_its_reason_and_one_command() -> None:
     assert text.splitlines()[-1].startswith("as root: apt-get install ")
 
 
+def test_a_package_with_two_of_the_things_is_named_once() -> None:
+    lacking = packages.missing(lambda thing: None if thing in {"setpriv", "prlimit"} else thing)
+    assert len(lacking) == 2
+    assert packages.advice(lacking).splitlines()[-1].endswith("--no-install-recommends util-linux")
+
+
 def test_without_root_nothing_is_installed_and_everything_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(HostUnsupported, match="as root: apt-get install --no-install-recommends runc"):
