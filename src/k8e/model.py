@@ -97,9 +97,9 @@ class Limits:
     """What one session may use. The kernel enforces all of them."""
 
     cpus: float = 1.0
-    memory_bytes: int = 512 * MIB
+    memory_bytes: int = GIB
     processes: int = 256
-    disk_bytes: int = GIB
+    disk_bytes: int = 5 * GIB
     output_bytes: int = MIB
     """Captured per stream by unary calls; more is dropped and said so."""
     run_output_bytes: int = 64 * MIB
@@ -227,8 +227,8 @@ class Template:
 
     runtime: Runtime = Runtime.GVISOR
     image: str = "host"
-    memory_bytes: int = 512 * MIB
-    disk_bytes: int = GIB
+    memory_bytes: int = GIB
+    disk_bytes: int = 5 * GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -393,7 +393,7 @@ def local_settings(
         files=files or {},
         node_tools=provisioned.node,
         reserve_disk=settings.reserve_disk,
-        default_disk=settings.default_disk,
+        default_disk=session_defaults(settings).limits.disk_bytes,
     )
 
 

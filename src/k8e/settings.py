@@ -44,8 +44,8 @@ class ServerSettings:
     default_runtime: str = Runtime.GVISOR
     default_image: str = "host"
     default_cpu: float = 1.0
-    default_memory: int = 512 * 2**20
-    default_disk: int = 2**30
+    default_memory: int = 2**30
+    default_disk: int = 5 * 2**30
     pool_min: int = 2
     pool_max: int = 16
     max_cpu: float = 0.0
@@ -276,8 +276,8 @@ OPTIONS = (
     Option("default_runtime", runtime, "runtime of sessions that name none: gvisor or container (default gvisor)"),
     Option("default_image", str, "image of sessions that name none (default host)"),
     Option("default_cpu", cpus, "CPUs of a session: 1, 0.5 or 500m (default 1)"),
-    Option("default_memory", size, "memory of a session: 512Mi (default), 1G or bytes"),
-    Option("default_disk", size, "disk of a session (default 1Gi)"),
+    Option("default_memory", size, "memory of a session: 1Gi (default), 512Mi or bytes"),
+    Option("default_disk", size, "disk of a session (default 5Gi)"),
     Option("pool_min", count, "warm sandboxes that are always kept (default 2)"),
     Option("pool_max", count, "warm sandboxes at most, per template (default 16)"),
     Option("max_cpu", cpus, "most CPUs of one session (default: what the host has)"),

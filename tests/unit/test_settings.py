@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 
 from k8e.egress.defaults import Registries
-from k8e.engine.ceilings import CPU_OVERCOMMIT, DISK_OVERCOMMIT, MEMORY_OVERCOMMIT, Ceilings
+from k8e.engine.ceilings import (
+    CPU_OVERCOMMIT,
+    DISK_OVERCOMMIT,
+    MEMORY_OVERCOMMIT,
+    Ceilings,
+    Share,
+    check_share,
+    fitted,
+    share_of,
+    within,
+)
 from k8e.engine.settings import KeptLimits
 from k8e.errors import InvalidSpec
-from k8e.model import Limits
+from k8e.model import GIB, Limits
 from k8e.server import engine_settings, session_ceilings, session_defaults
 from k8e.settings import OPTIONS, ServerSettings, load
+from k8e.substrate.local.host import capacity
 
 
 def _load(tmp_path: Path, **flags: str) -> ServerSettings:
@@ -104,6 +116,34 @@ def test_ceilings_reach_the_engine_and_clip_its_defaults(tmp_path: Path) -> None
     assert (quotas.share.memory_bytes, quotas.runs_per_session, quotas.share.cpus) == (2**30, 3, None)
 
 
+@pytest.mark.parametrize(
+    ("memory", "disk", "expected", "least"),
+    [
+        (24 * GIB, 250 * GIB, (GIB, 5 * GIB), 384),
+        (2 * GIB, 20 * GIB, (GIB, 5 * GIB), 32),
+        (GIB // 2, 4 * GIB, (GIB // 2, 4 * GIB), 16),
+    ],
+    ids=["usual", "small", "tiny"],
+)
+def test_defaults_fit_the_host_and_several_fit_one_owner(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    memory: int,
+    disk: int,
+    expected: tuple[int, int],
+    least: int,
+) -> None:
+    host = dataclasses.replace(capacity.read(tmp_path), memory_bytes=memory, disk_bytes=disk)
+    monkeypatch.setattr(capacity, "read", lambda _: host)
+    settings = _load(tmp_path)
+    limits = session_defaults(settings).limits
+    assert (limits.memory_bytes, limits.disk_bytes) == expected
+    template = engine_settings(settings, Registries()).default
+    assert (template.memory_bytes, template.disk_bytes) == expected  # what the pool holds is what is asked for
+    assert within(limits, fitted(session_ceilings(settings), host)) == limits
+    check_share([limits] * (least - 1), limits, share_of(Share(), host))
+
+
 def test_the_page_on_limits_names_every_setting_of_them_and_no_other() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "limits.md").read_text()
     named = {flag.replace("-", "_") for flag in re.findall(r"`--([a-z-]+)`", page)}
@@ -118,7 +158,7 @@ def test_the_page_on_limits_has_the_defaults_that_hold() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "limits.md").read_text()
     limits, most, kept = Limits(), Ceilings(), KeptLimits()
     for name, default, ceiling in (
-        ("memory_bytes", f"{limits.memory_bytes >> 20} MiB", "the host's"),
+        ("memory_bytes", f"{limits.memory_bytes >> 30} GiB", "the host's"),
         ("disk_bytes", f"{limits.disk_bytes >> 30} GiB", "the size of the data directory's file system"),
         ("output_bytes", f"{limits.output_bytes >> 20} MiB", f"{most.output_bytes >> 20} MiB"),
         ("run_output_bytes", f"{limits.run_output_bytes >> 20} MiB", f"{most.run_output_bytes >> 30} GiB"),
@@ -137,4 +177,5 @@ def test_the_page_on_limits_has_the_defaults_that_hold() -> None:
         in page
     )
     assert "16 times the host's | `--memory-per-owner`" in page
-    assert (MEMORY_OVERCOMMIT, DISK_OVERCOMMIT, CPU_OVERCOMMIT) == (16, 16, 256)
+    assert "64 times the host's | `--disk-per-owner`" in page
+    assert (MEMORY_OVERCOMMIT, DISK_OVERCOMMIT, CPU_OVERCOMMIT) == (16, 64, 256)

@@ -42,6 +42,7 @@ BY_COMMAND = {
     "run": """examples:
   k8e sandbox run --lang python "print('hello')"
   k8e sandbox run "pip install ./my.whl"          # the next run sees it: same session
+  k8e sandbox run --timeout 300 "pip install pandas matplotlib"
   k8e sandbox run --lang python < program.py
   k8e sandbox run --raw "make test"               # output as it happens, exit code of the command
   k8e sandbox run --background "sleep 60; date"   # then: k8e sandbox poll <run_id>

@@ -23,6 +23,10 @@ __all__ = ["kill_run", "poll_run", "run_program"]
 DEFAULT_TIMEOUT_S = 30.0
 CODE_BYTES = 32 * 1024 * 1024
 """No server takes a longer program."""
+OUT_OF_TIME = (
+    "the time is over, and everything the program started was ended; "
+    "give it more with --timeout SECONDS, or start it with --background"
+)
 STDERR = {"OUTPUT_CHANNEL_STDERR", "2"}
 
 
@@ -89,7 +93,8 @@ def answer(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
         "truncated": result.flag("truncated"),
         "language": result.text("language"),
     }
-    more = {"reason": result.text("reason"), "detail": result.text("detail")}
+    is_late = result.text("status") == "timed_out"
+    more = {"reason": result.text("reason"), "detail": OUT_OF_TIME if is_late else result.text("detail")}
     print_json(shown | {key: value for key, value in more.items() if value} | shapes.denials(result))
     return result.number("exit_code")
 
@@ -110,7 +115,7 @@ def explained(end: Answer) -> int:
     """The exit code, with a word on standard error where the code alone would puzzle."""
     reason, detail = end.text("reason"), end.text("detail")
     if end.text("status") == "timed_out":
-        say("the time is over; everything the program started was ended")
+        say(OUT_OF_TIME)
     elif reason:
         say(f"{reason.replace('_', ' ')}{': ' + detail if detail else ''}")
     for each in end.each("egress_denied"):

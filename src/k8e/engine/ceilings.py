@@ -27,7 +27,8 @@ __all__ = [
 ]
 
 MEMORY_OVERCOMMIT: Final = 16
-DISK_OVERCOMMIT: Final = 16
+DISK_OVERCOMMIT: Final = 64
+"""Disks grow only into room that is there, and most of them hardly do."""
 CPU_OVERCOMMIT: Final = 256
 """Processor time is shared by the scheduler, so a sum of CPUs says little; it only bounds how many compete."""
 RESERVED_MEMORY: Final = 512 * MIB

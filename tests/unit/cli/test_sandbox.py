@@ -54,6 +54,14 @@ def test_run_exits_as_the_command_did(k8e: Run, raw: list[str], code: str, limit
     assert k8e("run", *raw, "--timeout", limit, code).returncode == expected
 
 
+def test_who_ran_out_of_time_is_told_how_to_have_more(k8e: Run) -> None:
+    late = told(k8e("run", "--timeout", "0.5", "sleep 60"))
+    assert "--timeout" in str(late["detail"])
+    assert "--background" in str(late["detail"])
+    assert b"--timeout" in k8e("run", "--raw", "--timeout", "0.5", "sleep 60").stderr
+    assert "detail" not in told(k8e("run", "exit 124"))  # the control: its own code
+
+
 def test_raw_output_goes_where_it_belongs(k8e: Run) -> None:
     done = k8e("run", "--raw", r"printf '\377out'; printf err >&2")
     assert (done.stdout, done.stderr) == (b"\xffout", b"err")

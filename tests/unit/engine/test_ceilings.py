@@ -75,15 +75,15 @@ def test_what_nobody_asked_for_is_clipped_rather_than_refused() -> None:
 
 def test_sums_of_an_owner_are_the_hosts_over_committed_unless_set() -> None:
     share = share_of(Share(), HOST)
-    assert (share.memory_bytes, share.disk_bytes, share.cpus) == (16 * 24 * GIB, 16 * 250 * GIB, 512)
+    assert (share.memory_bytes, share.disk_bytes, share.cpus) == (16 * 24 * GIB, 64 * 250 * GIB, 512)
     assert share_of(Share(memory_bytes=GIB), HOST).memory_bytes == GIB
 
 
 @pytest.mark.parametrize(
     ("share", "setting"),
     [
-        (Share(memory_bytes=GIB), "memory_per_owner"),
-        (Share(disk_bytes=2 * GIB), "disk_per_owner"),
+        (Share(memory_bytes=2 * GIB), "memory_per_owner"),
+        (Share(disk_bytes=10 * GIB), "disk_per_owner"),
         (Share(cpus=2.0), "cpus_per_owner"),
     ],
 )
@@ -95,7 +95,7 @@ def test_one_session_too_many_for_the_share_is_refused(share: Share, setting: st
 
 
 def test_workspaces_count_to_the_disk_of_their_owner() -> None:
-    share = share_of(Share(disk_bytes=3 * GIB), HOST)
+    share = share_of(Share(disk_bytes=11 * GIB), HOST)
     check_share([Limits()], Limits(), share, workspaces_bytes=GIB)
     with pytest.raises(Exhausted, match="disk_per_owner"):
         check_share([Limits()], Limits(), share, workspaces_bytes=GIB + 1)

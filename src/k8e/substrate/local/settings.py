@@ -32,5 +32,5 @@ class LocalSettings:
     """An npm prefix with `bin/tsx`, shown to `host` sandboxes as /opt/k8e; None: <data>/tools/node, if it is there."""
     reserve_disk: int | None = None
     """Bytes of the host's disk that sandboxes leave free; None: a twentieth of it, at most 1 GiB."""
-    default_disk: int = GIB
+    default_disk: int = 5 * GIB
     """The size whose formatted template is always kept."""
