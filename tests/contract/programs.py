@@ -1,4 +1,4 @@
-"""Small Python programs whose stdout, stderr and exit code must not tell how the interpreter was started.
+"""Small Python programs whose stdout, stderr and exit code must not depend on how the interpreter was started.
 
 `PROGRAMS` is the table. `differences` runs it through two ways of running Python in the same sandbox, each a callable
 from a program to its result, and returns what differed. The random names of files and addresses are made equal

@@ -5,10 +5,12 @@ before its main program. There are two forms, because a command line is fixed at
 whose text is overwritten in its memory, and `python3 <file in /workspace>`, whose file is written just before it goes
 on. One of each waits; two while programs of that form keep coming. From there the interpreter itself reads, compiles and runs the program, so flags, hash seed, `__main__`, frames and exit are its own.
 
-What still differs from a plain start: /proc/self/environ shows the environment at parking, /proc/self/cmdline of
-`-c` is padded with NULs, and the process is older than its program.
+What still differs from a plain start is what the kernel fixed when the process began, and a program that looks for it can
+tell: /proc/self/environ is the environment at parking, /proc/self/cmdline of `-c` ends with NULs, the process is older
+than its program, and its memory and its table of descriptors have other sizes. Only the process itself could change the first
+two, and gVisor has no call for it.
 
-A plain start is made instead whenever the interpreter could tell: another python3 first on PATH, a variable that it
+A plain start is made instead whenever the program would find something else than these: another python3 first on PATH, a variable that it
 or its C library reads at start, another user, a terminal, input, an environment changed since parking, or a file in
 another working directory.
 """

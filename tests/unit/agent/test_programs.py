@@ -1,4 +1,4 @@
-"""Running Python through the agent cannot be told from starting `python3`."""
+"""Running Python through the agent is as starting `python3`, but for what the kernel fixed when its process began."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def result_of(done: Finished) -> Result:
 
 
 @pytest.mark.timeout(300)
-async def test_no_program_can_tell_how_its_interpreter_was_started(link: Link) -> None:
+async def test_programs_behave_as_in_a_plain_interpreter(link: Link) -> None:
     async def run(program: Program) -> Result:
         await execute(link, shell=f"{RESET}; {program.setup or 'true'}")
         await link.call("ready", timeout_s=TIMEOUT_S)
