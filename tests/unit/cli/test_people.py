@@ -354,6 +354,9 @@ def test_the_catalogue_has_every_command_with_its_flags(k8e: Run) -> None:
     [
         ("k8e san", {"sandbox", "sandbox-apikey", "sandbox-install-skill", "sandbox-mcp"}),
         ("k8e sandbox all", {"allow-hosts"}),
+        ("k8e sandbox allow-hosts s --def", {"--defaults"}),
+        ("k8e sandbox ru", {"run", "runs"}),
+        ("k8e sandbox log --ta", {"--tail"}),
         ("k8e sandbox run --lan", {"--lang"}),
         ("k8e sandbox --endpoint h:1 profile re", {"remove"}),
         ("k8e sandbox create --man", {"--manifest"}),
