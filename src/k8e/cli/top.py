@@ -12,6 +12,7 @@ from typing import NamedTuple
 from k8e.cli import shapes
 from k8e.cli.keyboard import key_by_key
 from k8e.cli.output import print_json
+from k8e.cli.person import pieces, size
 from k8e.cli.table import lines
 from k8e.client.errors import InvalidRequest
 from k8e.client.light.calls import Calls, listed
@@ -117,6 +118,6 @@ def show(args: argparse.Namespace, shown: list[dict[str, object]]) -> None:
     if args.once or not sys.stdout.isatty():
         sys.stdout.write("\n".join(table) + "\n")
     else:
-        width, height = os.get_terminal_size()
-        sys.stdout.write(CLEAR + "\n".join(line[:width] for line in [*table[: max(height - 2, 1)], "q leaves"]))
+        height, width = size(sys.stdout.fileno())
+        sys.stdout.write(CLEAR + "\n".join(next(pieces(line, width)) for line in [*table[: height - 2], "q leaves"]))
     sys.stdout.flush()

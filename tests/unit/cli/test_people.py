@@ -47,9 +47,9 @@ def session_id(k8e: Run) -> str:
 class Screen:
     """A person at a terminal."""
 
-    def __init__(self, argv: list[str], environ: dict[str, str]) -> None:
+    def __init__(self, argv: list[str], environ: dict[str, str], *, rows: int = 30, columns: int = 100) -> None:
         self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.before = termios.tcgetattr(slave)
         self._slave = slave
         self.process = subprocess.Popen(
@@ -286,6 +286,14 @@ def test_top_is_left_by_a_key_and_the_terminal_is_put_back(
         live_top.process.send_signal(keys)
     assert live_top.process.wait(PATIENCE_S) == code
     assert live_top.modes() == live_top.before
+
+
+def test_top_shows_something_at_a_terminal_that_does_not_say_its_size(environ: dict[str, str], session_id: str) -> None:
+    argv = [sys.executable, "-m", "k8e.cli.main", "sandbox", "top", "--interval", "0.1"]
+    with contextlib.closing(Screen(argv, environ, rows=0, columns=0)) as opened:
+        opened.wait_for(session_id.encode())
+        opened.type(b"q")
+        assert opened.process.wait(PATIENCE_S) == 0
 
 
 def test_a_shell_is_a_real_terminal_with_its_own_end(screen: Screen) -> None:
