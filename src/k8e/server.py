@@ -482,6 +482,7 @@ def facts(
         ca_fingerprint=fingerprint,
         stop=stop.ask,
         default_hosts=tuple(dict.fromkeys(map(entries.text, egress.rules))),
+        max_mcp_chars=settings.max_mcp_chars,
     )
 
 

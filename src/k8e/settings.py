@@ -97,6 +97,8 @@ class ServerSettings:
     """Reached by sessions that bring no list, besides the hosts of pip, npm and GitHub."""
     mcp_grace: int = 60
     """Seconds that the sandboxes of an MCP client which was cut off wait for its return."""
+    max_mcp_chars: int = 200_000
+    """The most characters of text that an MCP client may ask for in one answer; without asking it gets 25,000."""
     gates: tuple[str, ...] = ()
     """Where a person is asked before a call goes on, in every session besides its own gates."""
     metrics_listen: str = "127.0.0.1:9640"
@@ -158,6 +160,14 @@ def audit_size(text: str) -> int:
     value = size(text)
     if value < 16 * 2**20:
         raise ValueError("write 16Mi or more")
+    return value
+
+
+def mcp_chars(text: str) -> int:
+    """No less than an answer has where nobody asks for more, and no more than the server can hold of many."""
+    value = int(text)
+    if not 25_000 <= value <= 1_000_000:
+        raise ValueError("write 25000 to 1000000")
     return value
 
 
@@ -313,6 +323,7 @@ OPTIONS = (
     ),
     Option("default_hosts", hosts, "hosts that sessions without a list may reach, too, separated by commas"),
     Option("mcp_grace", count, "seconds that sandboxes of an MCP client which was cut off wait for it (default 60)"),
+    Option("max_mcp_chars", mcp_chars, "most characters of text in one answer to an MCP client (default 200000)"),
     Option(
         "gates",
         gates,

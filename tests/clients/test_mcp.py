@@ -7,6 +7,7 @@ import base64
 import contextlib
 import dataclasses
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,15 @@ from typing import Any
 import pytest
 from grpc import aio
 from mcp import Client
-from mcp_types import CallToolResult, ImageContent, TextContent
+from mcp_types import (
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
 
 from k8e.client import AsyncSandboxClient
 from k8e.setup.provision import Provisioned
@@ -39,6 +48,13 @@ open("/workspace/plot.png", "wb").write(
 @pytest.fixture(params=["legacy", "2026-07-28"])
 async def mcp(server: Server, request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     async with agent(server.target(), f"client-{request.param}", mode=request.param) as client:
+        yield client
+
+
+@pytest.fixture
+async def one(server: Server) -> AsyncIterator[Client]:
+    """Where the revision makes no difference."""
+    async with agent(server.target(), "client-one") as client:
         yield client
 
 
@@ -135,17 +151,47 @@ async def test_ten_thousand_lines_stream_and_ten_megabytes_go_through(mcp: Clien
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         shown.append(message or "")
 
-    arguments = {"session_id": session_id, "command": "seq 10000"}
+    arguments = {"session_id": session_id, "command": "seq 10000", "max_chars": 100_000}
     result = await mcp.call_tool("sandbox_exec_stream", arguments, progress_callback=hear)
     assert isinstance(result, CallToolResult)
     whole = "".join(f"{number}\n" for number in range(1, 10001))
     assert first_text(result.content) == whole
     assert whole.startswith("".join(shown)[:1000])
-    text = "0123456789abcde\n" * (10 * 1024 * 1024 // 16)
-    wrote = await fields(mcp, "sandbox_write_file", session_id=session_id, path="big", content=text)
-    assert wrote["size"] == len(text)
-    read = await called(mcp, "sandbox_read_file", session_id=session_id, path="/workspace/big")
-    assert first_text(read.content) == text
+    large = "0123456789abcde\n" * (10 * 1024 * 1024 // 16)
+    wrote = await fields(mcp, "sandbox_write_file", session_id=session_id, path="big", content=large)
+    assert wrote["size"] == len(large)
+    (read,) = (await mcp.read_resource(f"k8e://{session_id}/workspace/big")).contents
+    assert isinstance(read, TextResourceContents)
+    assert read.text == large
+
+
+async def test_long_output_is_kept_in_the_sandbox_to_be_read_on_and_searched(mcp: Client) -> None:
+    result = await called(mcp, "sandbox_run", code="seq 1000000")
+    found = dict(result.structured_content)
+    assert len(text(result)) < 26_000
+    assert found["stdout"].startswith("1\n2\n3\n")
+    assert found["stdout"].endswith("\n999999\n1000000\n")
+    (link,) = [each for each in result.content if isinstance(each, ResourceLink)]
+    assert link.size == 6_888_896
+    page, following = (await mcp.read_resource(link.uri)).contents
+    assert isinstance(page, TextResourceContents)
+    shown = found["stdout"].partition("\n[…")[0] + page.text
+    assert "".join(f"{number}\n" for number in range(1, 20_000)).startswith(shown)
+    (last,) = (await mcp.read_resource(re.sub("offset=[0-9]+", "offset=6888880", following.uri))).contents
+    assert isinstance(last, TextResourceContents)
+    assert last.text.endswith("\n1000000\n")
+    searched = await fields(mcp, "sandbox_exec", command=f"grep -c 777 {found['stdout_file']}")
+    assert searched["stdout"] == f"{sum('777' in str(number) for number in range(1_000_001))}\n"
+
+
+async def test_a_file_that_says_it_is_empty_is_read_all_the_same(one: Client) -> None:
+    found = await called(one, "sandbox_read_file", path="/proc/cpuinfo")
+    assert "processor" in text(found)
+    assert "left out" not in text(found)
+    blob = (await called(one, "sandbox_read_file", path="/proc/self/cmdline")).content[0]
+    assert isinstance(blob, EmbeddedResource)
+    assert isinstance(blob.resource, BlobResourceContents)
+    assert b"\0" in base64.b64decode(blob.resource.blob)
 
 
 async def test_bytes_survive_and_a_sub_agent_sees_them(mcp: Client) -> None:

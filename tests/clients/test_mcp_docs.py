@@ -17,7 +17,7 @@ PORT = "8811"
 
 
 def test_every_example_is_followed_by_its_answer() -> None:
-    assert len(EXAMPLES) == DOCUMENT.count("```sh\n") == 4
+    assert len(EXAMPLES) == DOCUMENT.count("```sh\n") == 5
 
 
 def test_the_examples_print_what_the_document_says(environ: dict[str, str], tmp_path: Path) -> None:

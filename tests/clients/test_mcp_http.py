@@ -19,7 +19,7 @@ from mcp import Client
 from mcp.client.client import ConnectMode
 from mcp.client.session import ElicitationFnT
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData
+from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, ErrorData, TextResourceContents
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from k8e.client import AsyncSandboxClient
@@ -140,6 +140,8 @@ def test_the_typescript_client_finds_and_uses_them(
     assert (told["server"], len(told["tools"])) == ("k8e-sandbox", 12)
     assert (told["stdout"], told["streamed"]) == ("42\n", "1\n2\n3\n")
     assert told["progress"] >= 2
+    assert told["counted"] == "".join(f"{number}\n" for number in range(1, 20001))
+    assert told["longest"] < 26_000
 
 
 def test_the_inspector_finds_and_uses_them(node_clients: NodeClients, url: str, environ: dict[str, str]) -> None:
@@ -183,8 +185,10 @@ async def test_ten_megabytes_and_ten_thousand_lines_go_through(mcp: Client) -> N
     session_id = (await fields(mcp, "sandbox_run", code="true"))["session_id"]
     content = "0123456789abcdef" * (10 * MIB // 16)
     await fields(mcp, "sandbox_write_file", session_id=session_id, path="large.txt", content=content)
-    assert text(await called(mcp, "sandbox_read_file", session_id=session_id, path="large.txt")) == content
-    counted = await called(mcp, "sandbox_exec_stream", session_id=session_id, command="seq 10000")
+    (whole,) = (await mcp.read_resource(f"k8e://{session_id}/workspace/large.txt")).contents
+    assert isinstance(whole, TextResourceContents)
+    assert whole.text == content
+    counted = await called(mcp, "sandbox_exec_stream", session_id=session_id, command="seq 10000", max_chars=100_000)
     assert text(counted) == "".join(f"{number}\n" for number in range(1, 10001))
 
 
@@ -211,7 +215,7 @@ def port() -> Iterator[int]:
 
 @pytest.fixture
 def mortal(data_dir: Path, host: Provisioned, port: int) -> Iterator[Server]:
-    flags = (*NO_POOL, "--mcp-grace", "20", "--default-runtime", "container")
+    flags = (*NO_POOL, "--mcp-grace", "20", "--default-runtime", "container", "--max-mcp-chars", "30000")
     server = Server(data_dir, *flags, listen=f"127.0.0.1:{port}")
     server.start()
     yield server
@@ -219,19 +223,22 @@ def mortal(data_dir: Path, host: Provisioned, port: int) -> Iterator[Server]:
 
 
 async def test_the_death_of_the_server_and_then_of_the_door(mortal: Server) -> None:
-    """The server's next one goes on in the same session; what a killed door's clients made ends by itself."""
+    """The server's next one goes on with the call and the session; what a killed door's clients made ends by itself."""
     # By its name it is somebody else's to start.
     elsewhere = mortal.environ | {"K8E_SANDBOX_ENDPOINT": mortal.target().endpoint}
     with serving(elsewhere) as (url, door):
         async with AsyncSandboxClient(target=mortal.target()) as caller, httpx2.AsyncClient(trust_env=False) as http:
             opened = await ask(http, url, "initialize", INITIALIZE)
             session = {"mcp-session-id": opened.headers["mcp-session-id"]}
-            ran = result(await tool(http, url, session, "sandbox_run", code="echo kept > kept"))
+            ran = result(await tool(http, url, session, "sandbox_run", code="echo kept > kept", max_chars=30_000))
             session_id = ran["structuredContent"]["session_id"]
+            refused = result(await tool(http, url, session, "sandbox_run", code="true", max_chars=30_001))
+            assert "max_chars: this server allows 30000 at most" in refused["content"][0]["text"]
 
             async with asyncio.TaskGroup() as group:
+                waiting = "echo before; touch begun; until [ -e go-on ]; do sleep 0.05; done; echo after"
                 slow = group.create_task(
-                    tool(http, url, session, "sandbox_run", code="touch begun; sleep 600", timeout=600), name="slow"
+                    tool(http, url, session, "sandbox_run", code=waiting, timeout=600), name="slow"
                 )
 
                 async def has_begun() -> bool:
@@ -239,9 +246,10 @@ async def test_the_death_of_the_server_and_then_of_the_door(mortal: Server) -> N
 
                 await until(has_begun)
                 mortal.kill()
-            lost = result(slow.result())
-            assert lost["isError"] is True
-            mortal.start()
+                mortal.start()
+                async with AsyncSandboxClient(target=mortal.target()) as returned:
+                    await returned.write_file(session_id, "go-on", b"")
+            assert result(slow.result())["structuredContent"]["stdout"] == "before\nafter\n"
             again = result(await tool(http, url, session, "sandbox_run", code="cat kept"))
             assert again["structuredContent"]["session_id"] == session_id
             assert again["structuredContent"]["stdout"] == "kept\n"

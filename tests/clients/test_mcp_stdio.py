@@ -23,6 +23,7 @@ from mcp_types import (
     ElicitResult,
     EmbeddedResource,
     ErrorData,
+    TextResourceContents,
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
@@ -84,6 +85,8 @@ def check_typescript(told: dict[str, Any]) -> None:
     assert (told["server"], set(told["tools"])) == ("k8e-sandbox", TOOLS)
     assert (told["stdout"], told["streamed"]) == ("42\n", "1\n2\n3\n")
     assert told["progress"] >= 2
+    assert told["counted"] == "".join(f"{number}\n" for number in range(1, 20001))
+    assert told["longest"] < 26_000
 
 
 def test_the_inspector_finds_and_uses_them(node_clients: NodeClients, environ: dict[str, str]) -> None:
@@ -142,16 +145,18 @@ async def test_large_and_binary_and_long_things_go_through(mcp: Client) -> None:
     session_id = (await fields(mcp, "sandbox_run", code="true"))["session_id"]
     content = "0123456789abcdef" * (10 * MIB // 16)
     await fields(mcp, "sandbox_write_file", session_id=session_id, path="large.txt", content=content)
-    assert text(await called(mcp, "sandbox_read_file", session_id=session_id, path="large.txt")) == content
-    made = "import sys; open('/workspace/b', 'wb').write(bytes(range(256)) * 100)"
+    (whole,) = (await mcp.read_resource(f"k8e://{session_id}/workspace/large.txt")).contents
+    assert isinstance(whole, TextResourceContents)
+    assert whole.text == content
+    made = "import sys; open('/workspace/b', 'wb').write(bytes(range(256)) * 50)"
     await fields(mcp, "sandbox_run", code=made, language="python")
     read = await called(mcp, "sandbox_read_file", session_id=session_id, path="b")
     held = next(each for each in read.content if isinstance(each, EmbeddedResource)).resource
     assert isinstance(held, BlobResourceContents)
-    assert base64.b64decode(held.blob) == bytes(range(256)) * 100
+    assert base64.b64decode(held.blob) == bytes(range(256)) * 50
     shown = await fields(mcp, "sandbox_exec", session_id=session_id, command=r"printf 'a\377b'")
     assert shown["stdout"] == "a\ufffdb"
-    counted = await called(mcp, "sandbox_exec_stream", session_id=session_id, command="seq 10000")
+    counted = await called(mcp, "sandbox_exec_stream", session_id=session_id, command="seq 10000", max_chars=100_000)
     assert text(counted) == "".join(f"{number}\n" for number in range(1, 10001))
 
 

@@ -74,6 +74,7 @@ async def open_door(
     requests: ByteBudget | None = None,
     mcp_grace_s: float = 60,
     presence: Presence = IN_PERSON,
+    max_mcp_chars: int = 0,
     undrained: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[OpenDoor]:
     """A served door on a free port; sessions live under `root`."""
@@ -89,7 +90,7 @@ async def open_door(
             service = Service(
                 engine,
                 defaults=SessionSpec(),
-                facts=facts(root, stopped, office.authority.fingerprint),
+                facts=facts(root, stopped, office.authority.fingerprint, max_mcp_chars),
                 identity=IdentityRpcs(office),
                 mcp=McpRpcs(mcp),
                 presence=presence,
@@ -120,7 +121,7 @@ async def open_door(
             await engine.close()
 
 
-def facts(root: Path, stopped: asyncio.Event, fingerprint: str) -> ServerFacts:
+def facts(root: Path, stopped: asyncio.Event, fingerprint: str, max_mcp_chars: int) -> ServerFacts:
     return ServerFacts(
         pid=os.getpid(),
         data_dir=str(root),
@@ -128,6 +129,7 @@ def facts(root: Path, stopped: asyncio.Event, fingerprint: str) -> ServerFacts:
         doors=dict,
         ca_fingerprint=fingerprint,
         stop=lambda destroy: stopped.set(),
+        max_mcp_chars=max_mcp_chars,
     )
 
 

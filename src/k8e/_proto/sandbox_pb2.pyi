@@ -1423,7 +1423,7 @@ class RuntimeStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., available: _Optional[bool] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class ServerStatusResponse(_message.Message):
-    __slots__ = ("pid", "data_dir", "doors", "runtimes", "pool_json", "sessions", "version", "egress_json", "ca_fingerprint", "default_hosts")
+    __slots__ = ("pid", "data_dir", "doors", "runtimes", "pool_json", "sessions", "version", "egress_json", "ca_fingerprint", "default_hosts", "max_mcp_chars")
     class DoorsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1441,6 +1441,7 @@ class ServerStatusResponse(_message.Message):
     EGRESS_JSON_FIELD_NUMBER: _ClassVar[int]
     CA_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_HOSTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MCP_CHARS_FIELD_NUMBER: _ClassVar[int]
     pid: int
     data_dir: str
     doors: _containers.ScalarMap[str, str]
@@ -1451,7 +1452,8 @@ class ServerStatusResponse(_message.Message):
     egress_json: str
     ca_fingerprint: str
     default_hosts: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, pid: _Optional[int] = ..., data_dir: _Optional[str] = ..., doors: _Optional[_Mapping[str, str]] = ..., runtimes: _Optional[_Iterable[_Union[RuntimeStatus, _Mapping]]] = ..., pool_json: _Optional[str] = ..., sessions: _Optional[int] = ..., version: _Optional[str] = ..., egress_json: _Optional[str] = ..., ca_fingerprint: _Optional[str] = ..., default_hosts: _Optional[_Iterable[str]] = ...) -> None: ...
+    max_mcp_chars: int
+    def __init__(self, pid: _Optional[int] = ..., data_dir: _Optional[str] = ..., doors: _Optional[_Mapping[str, str]] = ..., runtimes: _Optional[_Iterable[_Union[RuntimeStatus, _Mapping]]] = ..., pool_json: _Optional[str] = ..., sessions: _Optional[int] = ..., version: _Optional[str] = ..., egress_json: _Optional[str] = ..., ca_fingerprint: _Optional[str] = ..., default_hosts: _Optional[_Iterable[str]] = ..., max_mcp_chars: _Optional[int] = ...) -> None: ...
 
 class StopServerRequest(_message.Message):
     __slots__ = ("destroy",)

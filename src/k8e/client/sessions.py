@@ -138,6 +138,7 @@ class SessionCalls(Transport):
             sessions=answer.sessions,
             egress=json.loads(answer.egress_json or "{}"),
             default_hosts=tuple(answer.default_hosts),
+            max_mcp_chars=answer.max_mcp_chars,
         )
 
     async def stop_server(self, *, destroy: bool = False) -> None:

@@ -308,3 +308,5 @@ class ServerInfo:
     """What the network decided since the server started, in numbers."""
     default_hosts: tuple[str, ...] = ()
     """What a session that brings no list of its own may reach."""
+    max_mcp_chars: int = 0
+    """The most characters of text that an MCP client may ask for in one answer; 0 where the server does not say."""

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 from mcp_types import JSONRPCRequest, RequestId
 
+from k8e.mcp.bounds import DEFAULT_CHARS
+
 __all__ = ["BYTES", "CALLS", "LARGE", "STREAMS", "Admission"]
 
 CALLS = 128
@@ -20,7 +22,7 @@ BYTES = 128 * 1024 * 1024
 LARGE = 4
 """Answers that may be as large as a file: those beyond wait for their turn."""
 STREAMS = 16
-"""Commands whose whole output is kept while they run."""
+"""Commands that stream, or whose answer may be longer than usual: much of their output is held while they run."""
 
 
 class Admission:
@@ -80,7 +82,14 @@ def _is_large(request: JSONRPCRequest) -> bool:
 
 
 def _is_stream(request: JSONRPCRequest) -> bool:
-    return _tool(request) == "sandbox_exec_stream"
+    return _tool(request) == "sandbox_exec_stream" or _asks_for_more(request)
+
+
+def _asks_for_more(request: JSONRPCRequest) -> bool:
+    """Whether more text is asked for than usual; what is no number is refused when it is looked at."""
+    arguments = (request.params or {}).get("arguments") if _tool(request) else None
+    wanted = arguments.get("max_chars") if isinstance(arguments, dict) else None
+    return isinstance(wanted, int | float) and wanted > DEFAULT_CHARS
 
 
 def _tool(request: JSONRPCRequest) -> str:

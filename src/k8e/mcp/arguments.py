@@ -19,6 +19,9 @@ __all__ = ["Arguments", "checked"]
 class Arguments:
     given: Mapping[str, Any]
 
+    def has(self, name: str) -> bool:
+        return name in self.given
+
     def text(self, name: str, default: str = "") -> str:
         return cast("str", self.given.get(name, default))
 

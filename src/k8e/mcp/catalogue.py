@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import mcp_types as types
 
+from k8e.mcp.bounds import DEFAULT_CHARS, LEAST_CHARS
 from k8e.mcp.schemas import (
     Schema,
     choice,
@@ -29,7 +30,9 @@ __all__ = ["ENTRIES", "INSTRUCTIONS", "Entry", "tools"]
 INSTRUCTIONS = """\
 An isolated Linux sandbox to run code in. Use it whenever code is to be run, tested or tried, packages installed, or data \
 analysed, instead of the user's machine.
-- Default tool: sandbox_run. It keeps one session: files in /workspace and installed packages stay until you are done.
+- Default tool: sandbox_run. Tools that are given no session_id share one session: files in /workspace and installed \
+packages stay there until you are done.
+- Long output is cut in the middle; the note beside it names the file in the sandbox that has all of it.
 - Only named hosts can be reached; sandbox_status lists them. A result with egress_denied says which host was refused and \
 what to do; never try to get around it.
 - Look at a plot or another file with sandbox_read_file; bring files in with sandbox_write_file.
@@ -39,11 +42,14 @@ what to do; never try to get around it.
 SHOWN_HOSTS = 20
 LANGUAGES = "python, bash (default), node or ts"
 
-SESSION = text("A session's id, from sandbox_create_session or an earlier result")
+SESSION = text("From sandbox_create_session or an earlier result; without it your own session")
 SECONDS = 24 * 60 * 60
 WORKDIR = text("Where to start, /workspace by default")
 ENV = texts_by_name("Environment variables for this call")
 BINARY = flag("Also return the exact bytes, as stdout_base64 and stderr_base64")
+MAX_CHARS = whole(f"Characters in the answer at most, {DEFAULT_CHARS} by default", minimum=LEAST_CHARS)
+INTEGER = 2**53
+"""No number in JSON is exact beyond this."""
 
 
 def seconds(default: int) -> Schema:
@@ -57,7 +63,7 @@ UNUSUAL: Mapping[str, Schema] = {
     "status": text("How it ended where it did not simply exit: timed_out or failed"),
     "reason": text("Why: killed, oom_killed, sandbox_lost, not_started"),
     "detail": text("More about it"),
-    "truncated": flag("Whether output is missing"),
+    "truncated": flag("Whether output is left out; note says how to read it"),
     "egress_denied": list_of(
         "Hosts that the sandbox wanted to reach and may not",
         host=text("Its name"),
@@ -72,6 +78,12 @@ EXACT: Mapping[str, Schema] = {
     "stderr_base64": text("The exact bytes, where asked for"),
 }
 OUTPUT: Mapping[str, Schema] = {"stdout": text("Standard output"), "stderr": text("Standard error")}
+OUTPUT_FILES: Mapping[str, Schema] = {
+    "stdout_file": text("Where all of stdout is, when it was too long"),
+    "stderr_file": text("Where all of stderr is, when it was too long"),
+}
+OUTPUT_FILE: Mapping[str, Schema] = {"output_file": text("Where all of it is, when it was too long")}
+NOTE: Mapping[str, Schema] = {"note": text("What else to know")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +138,7 @@ ENTRIES: Mapping[str, Entry] = {
             "workdir": WORKDIR,
             "env": ENV,
             "binary": BINARY,
+            "max_chars": MAX_CHARS,
         },
         needs=("code",),
         gives={
@@ -134,6 +147,7 @@ ENTRIES: Mapping[str, Entry] = {
             "session_id": text("Where it ran, for the other tools"),
             **UNUSUAL,
             **EXACT,
+            **OUTPUT_FILES,
         },
         always=("stdout", "exit_code", "session_id"),
         destroys=True,
@@ -152,6 +166,7 @@ ENTRIES: Mapping[str, Entry] = {
             "runtimes": texts("How sandboxes can be isolated here"),
             "version": text("Of the server"),
             "reason": text("Why it is not available"),
+            **NOTE,
         },
         always=("available", "session_id"),
         reads_only=True,
@@ -174,6 +189,7 @@ ENTRIES: Mapping[str, Entry] = {
             "runtime_class": text("How it is isolated"),
             "network": text("none, list or open"),
             "allowed_hosts": texts("What it may reach"),
+            **NOTE,
         },
         always=("session_id", "pod_ip"),
     ),
@@ -181,7 +197,7 @@ ENTRIES: Mapping[str, Entry] = {
         title="Destroy a session",
         about="End a session with everything that runs in it and, unless it has a tenant, its files. Sessions that you did "
         "not name end by themselves when you are done.",
-        takes={"session_id": SESSION},
+        takes={"session_id": text("The session's id")},
         needs=("session_id",),
         gives={"ok": flag("It is gone")},
         always=("ok",),
@@ -190,8 +206,8 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "sandbox_exec": Entry(
         title="Run a shell command",
-        about="Run one shell command in a named session and return its output at the end. For programs in Python or "
-        "JavaScript, and where you have no session, use sandbox_run; for long output use sandbox_exec_stream.",
+        about="Run one shell command and return its output at the end. For programs in Python or JavaScript use "
+        "sandbox_run; for what takes long use sandbox_exec_stream.",
         takes={
             "session_id": SESSION,
             "command": text("For /bin/sh -c"),
@@ -199,9 +215,10 @@ ENTRIES: Mapping[str, Entry] = {
             "workdir": WORKDIR,
             "env": ENV,
             "binary": BINARY,
+            "max_chars": MAX_CHARS,
         },
-        needs=("session_id", "command"),
-        gives={**OUTPUT, "exit_code": EXIT_CODE, **UNUSUAL, **EXACT},
+        needs=("command",),
+        gives={**OUTPUT, "exit_code": EXIT_CODE, **UNUSUAL, **EXACT, **OUTPUT_FILES},
         always=("stdout", "stderr", "exit_code"),
         destroys=True,
         reaches_out=True,
@@ -209,16 +226,22 @@ ENTRIES: Mapping[str, Entry] = {
     "sandbox_exec_stream": Entry(
         title="Run a long shell command",
         about="Like sandbox_exec for commands that take long: output comes as progress while it runs, both streams "
-        "together, and all of it at the end. Cancelling the call ends the command.",
+        "together, and again at the end. Cancelling the call ends the command.",
         takes={
             "session_id": SESSION,
             "command": text("For /bin/sh -c"),
             "timeout": seconds(300),
             "workdir": WORKDIR,
             "env": ENV,
+            "max_chars": MAX_CHARS,
         },
-        needs=("session_id", "command"),
-        gives={"output": text("Both streams, in the order they came"), "exit_code": EXIT_CODE, **UNUSUAL},
+        needs=("command",),
+        gives={
+            "output": text("Both streams, in the order they came"),
+            "exit_code": EXIT_CODE,
+            **UNUSUAL,
+            **OUTPUT_FILE,
+        },
         always=("output", "exit_code"),
         destroys=True,
         reaches_out=True,
@@ -233,32 +256,35 @@ ENTRIES: Mapping[str, Entry] = {
             "mode": choice("w replaces the file (default), a appends", "w", "a"),
             "encoding": choice("How content is given", "utf-8", "base64"),
         },
-        needs=("session_id", "path", "content"),
-        gives={"ok": flag("It is written"), "size": whole("Bytes of the file now")},
+        needs=("path", "content"),
+        gives={"ok": flag("It is written"), "size": whole("Bytes of the file now"), **NOTE},
         always=("ok",),
         destroys=True,
     ),
     "sandbox_read_file": Entry(
         title="Read a file",
         about="Read a file of a session: text as it is, a picture (PNG, JPEG, GIF, WebP) or sound so that you can look at or "
-        "hear it, anything else as bytes. A long file comes in parts, with offset.",
+        "hear it, anything else as bytes. Of a long text you get the beginning and the end, and with offset the parts "
+        "between.",
         takes={
             "session_id": SESSION,
             "path": text("Absolute, or below /workspace"),
-            "offset": whole("First byte", default=0, minimum=0),
-            "length": whole("Bytes at most", minimum=1),
+            "offset": whole("First byte", minimum=0, maximum=INTEGER),
+            "length": whole("Bytes at most", minimum=1, maximum=INTEGER),
+            "max_chars": MAX_CHARS,
         },
-        needs=("session_id", "path"),
+        needs=("path",),
         reads_only=True,
     ),
     "sandbox_list_files": Entry(
         title="List files",
-        about="All files below /workspace of a session, or those that changed since a time.",
+        about="The files below /workspace of a session by their paths, or those that changed since a time.",
         takes={
             "session_id": SESSION,
-            "since": whole("Unix seconds: only files that changed at or after it", default=0, minimum=0),
+            "since": whole("Unix seconds: only files that changed at or after it", minimum=0, maximum=INTEGER),
+            "after": text("Only files whose paths come after this one: the rest of a list that was too long"),
+            "max_chars": MAX_CHARS,
         },
-        needs=("session_id",),
         gives={
             "files": list_of(
                 "The files",
@@ -275,9 +301,19 @@ ENTRIES: Mapping[str, Entry] = {
     "sandbox_pip_install": Entry(
         title="Install Python packages",
         about="Install Python packages into a session with pip. {network}",
-        takes={"session_id": SESSION, "packages": texts("Names, with versions if need be: numpy, requests==2.32.0")},
-        needs=("session_id", "packages"),
-        gives={"output": text("What pip said"), "exit_code": EXIT_CODE},
+        takes={
+            "session_id": SESSION,
+            "packages": texts("Names, with versions if need be: numpy, requests==2.32.0"),
+            "max_chars": MAX_CHARS,
+        },
+        needs=("packages",),
+        gives={
+            "output": text("What pip said"),
+            "exit_code": EXIT_CODE,
+            "truncated": UNUSUAL["truncated"],
+            **OUTPUT_FILE,
+            **NOTE,
+        },
         always=("output", "exit_code"),
         repeatable=True,
         reaches_out=True,
@@ -286,12 +322,11 @@ ENTRIES: Mapping[str, Entry] = {
         title="Session for a sub-agent",
         about="Make a session with a sandbox of its own that shares /workspace with its parent, for a sub-agent to work in.",
         takes={
-            "parent_session_id": text("Whose /workspace it shares"),
+            "parent_session_id": text("Whose /workspace it shares; without it your own session's"),
             "agent_type": text("research, coding or general; has no effect"),
             "workspace_path": text("Has no effect: all of /workspace is shared"),
         },
-        needs=("parent_session_id",),
-        gives={"session_id": text("The child's session")},
+        gives={"session_id": text("The child's session"), **NOTE},
         always=("session_id",),
     ),
     "sandbox_confirm_action": Entry(
@@ -305,7 +340,6 @@ ENTRIES: Mapping[str, Entry] = {
             "approval_id": text("Wait for the answer to this earlier question"),
             "timeout": number("Seconds to wait for it, 60 by default", default=60, minimum=0, maximum=300),
         },
-        needs=("session_id",),
         gives={
             "approval_id": text("The question"),
             "approved": flag("Whether a person has approved it"),

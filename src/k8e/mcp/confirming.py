@@ -33,13 +33,13 @@ async def confirm(call: ToolCall) -> Result:
         raise InvalidRequest("action: is required, or approval_id to wait for the answer to an earlier question")
     if call.params.request_state:
         return await taken(call, call.params.request_state)
-    asked = await call.client.confirm(call.session_id, action, timeout=0)
+    asked = await put(call, action)
     call.scope.claim(asked.approval_id)
     if asked.status != "pending" or not person.can_ask(call):
         return answer(asked)
     if unheard := await person.unheard(call):
         return answer(asked, note=unheard)
-    question = person.question(call.session_id, action)
+    question = person.question(asked.session_id, action)
     if person.can_ask_now(call):
         return await decided(call, asked, await person.shown(call, question))
     call.scope.ask(asked.approval_id)
@@ -48,13 +48,21 @@ async def confirm(call: ToolCall) -> Result:
     )
 
 
+async def put(call: ToolCall, action: str) -> Approval:
+    async def ask(session_id: str) -> Approval:
+        return await call.client.confirm(session_id, action, timeout=0)
+
+    return (await call.in_session(ask)).value
+
+
 async def taken(call: ToolCall, approval_id: str) -> types.CallToolResult:
     """The second half of a call whose question went back with the first one."""
     if not call.scope.answered(approval_id):
         raise InvalidRequest("requestState: is not that of a question which waits for its answer")
     found = (call.params.input_responses or {}).get(QUESTION)
     asked = await question_of(call, approval_id)
-    if (asked.session_id, asked.action) != (call.session_id, call.args.text("action")):
+    session_id = call.session_id or await call.scope.own()
+    if (asked.session_id, asked.action) != (session_id, call.args.text("action")):
         raise InvalidRequest("requestState: is that of another question than session_id and action are")
     return await decided(call, asked, found if isinstance(found, types.ElicitResult) else None)
 
@@ -70,7 +78,8 @@ async def decided(call: ToolCall, asked: Approval, said: types.ElicitResult | No
 async def waited(call: ToolCall, approval_id: str) -> Approval:
     """How the question stands once it is decided or the time is over; it must be the one that the call names, if it does."""
     asked = await question_of(call, approval_id)
-    asked = dataclasses.replace(asked, session_id=call.session_id, action=call.args.text("action") or asked.action)
+    session_id, action = call.session_id or asked.session_id, call.args.text("action") or asked.action
+    asked = dataclasses.replace(asked, session_id=session_id, action=action)
     left, gone = call.args.number("timeout", WAIT_S), 0.0
     while True:
         beat = min(BEAT_S, left - gone)

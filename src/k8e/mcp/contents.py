@@ -7,7 +7,7 @@ import mimetypes
 import re
 from dataclasses import dataclass
 
-__all__ = ["BYTES", "Kind", "kind_of", "mime_of", "text_of"]
+__all__ = ["BYTES", "CHAR_BYTES", "TEXT", "Kind", "kind_of", "mime_of", "text_of"]
 
 PICTURES = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
@@ -28,6 +28,8 @@ CONTROLS = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 ALSO = {".md": "text/markdown", ".yaml": "application/yaml", ".yml": "application/yaml", ".toml": "application/toml"}
 TEXT = "text/plain"
 BYTES = "application/octet-stream"
+CHAR_BYTES = 4
+"""Of one character, at most: whoever reads so many at a time gets on."""
 
 
 @dataclass(frozen=True, slots=True)

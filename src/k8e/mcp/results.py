@@ -9,7 +9,7 @@ from typing import Any
 
 import mcp_types as types
 
-from k8e.client import EgressDenial, ExecResult, Exit
+from k8e.client import EgressDenial, Exit
 from k8e.client.errors import (
     DeadlineExceeded,
     Denied,
@@ -20,8 +20,19 @@ from k8e.client.errors import (
     Unauthenticated,
     Unreachable,
 )
+from k8e.mcp.bounds import shorter
 
-__all__ = ["Fields", "denied", "encoded", "exact", "failed", "raw_text", "told", "unusual", "visible"]
+__all__ = [
+    "Fields",
+    "denied",
+    "encoded",
+    "failed",
+    "raw_text",
+    "told",
+    "unusual",
+    "visible",
+    "with_notes",
+]
 
 Fields = dict[str, Any]
 """The fields of one answer, in the order in which they are read."""
@@ -33,6 +44,8 @@ NOT_FOUND = {
     "": "sandbox_list_files shows the files that there are.",
 }
 """By how the text begins; the last one is for everything else."""
+ERROR_CHARS = 8000
+DETAIL_CHARS = 2000
 
 
 def told(fields: Fields, *more: types.ContentBlock, text: str | None = None) -> types.CallToolResult:
@@ -47,10 +60,13 @@ def raw_text(text: str) -> types.TextContent:
 
 def failed(error: SandboxError) -> types.CallToolResult:
     """An error as the model reads it: what is wrong, and what to do next."""
-    text = visible(str(error))
+    text = shorter(str(error), ERROR_CHARS)
     remedy = remedy_for(error)
     told_already = remedy in text or error.remedy in text
-    return types.CallToolResult(content=[raw_text(text if told_already else f"{text}\n{remedy}")], is_error=True)
+    # The SDK's own note is the remedy for people.
+    notes = [note for note in getattr(error, "__notes__", ()) if note != error.remedy]
+    said = [text, *([] if told_already else [remedy]), *notes]
+    return types.CallToolResult(content=[raw_text("\n".join(said))], is_error=True)
 
 
 def remedy_for(error: SandboxError) -> str:
@@ -74,27 +90,22 @@ def remedy_for(error: SandboxError) -> str:
     return f"{error.remedy[0].upper()}{error.remedy[1:]}."
 
 
-def unusual(end: ExecResult | Exit) -> Fields:
+def with_notes(fields: Fields, *notes: str) -> Fields:
+    """The fields with what else there is to say, beside the note that they have."""
+    said = " ".join(note for note in (fields.get("note", ""), *notes) if note)
+    return {**fields, "note": said} if said else fields
+
+
+def unusual(end: Exit) -> Fields:
     """What is worth a word beside output and exit code; nothing where all is as usual."""
-    fields, notes = Fields(), list[str]()
+    fields = Fields()
     if end.status == "timed_out":
-        fields["status"] = end.status
-        notes.append("The time was over; give a longer timeout.")
+        fields |= {"status": end.status, "note": "The time was over; give a longer timeout."}
     elif end.reason:
         fields |= {"status": end.status, "reason": end.reason}
     if end.detail:
-        fields["detail"] = visible(end.detail)
-    if end.truncated:
-        fields["truncated"] = True
-        notes.append("Output beyond the limit is missing: write it to a file.")
-    if notes:
-        fields["note"] = " ".join(notes)
+        fields["detail"] = shorter(end.detail, DETAIL_CHARS)
     return fields | denied(end.egress_denied)
-
-
-def exact(result: ExecResult) -> Fields:
-    """The bytes themselves, for whoever asks."""
-    return {"stdout_base64": encoded(result.stdout_bytes), "stderr_base64": encoded(result.stderr_bytes)}
 
 
 def denied(denials: Iterable[EgressDenial]) -> Fields:

@@ -1,132 +1,158 @@
-"""Tools that run something: programs in the client's own session, commands in a named one, packages."""
+"""Tools that run something: programs, commands, packages; in a named session or in the client's own."""
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from typing import cast
 
 import mcp_types as types
 
-from k8e.client import Chunk, ExecResult, Exit
-from k8e.client.errors import NotFound, SandboxLost
-from k8e.mcp.calls import ToolCall
-from k8e.mcp.results import Fields, exact, raw_text, told, unusual
+from k8e.client import Chunk, Exit
+from k8e.mcp.calls import Done, ToolCall
+from k8e.mcp.outputs import Output, closing, end_all
+from k8e.mcp.results import Fields, raw_text, told, unusual, with_notes
 
-__all__ = ["OUTPUT_BYTES", "STREAM_CHARS", "exec_command", "exec_stream", "pip_install", "run"]
+__all__ = ["exec_command", "exec_stream", "pip_install", "run"]
 
 RUN_S = 30
 STREAM_S = 300
-OUTPUT_BYTES = 1024 * 1024
-"""Of each stream in one answer, whatever the session allows: no model reads more, and to encode it holds up others."""
-STREAM_CHARS = 1024 * 1024
-"""Of a streamed command's output in its answer; all of it has been shown as progress by then."""
-LOST = (
-    "The session of earlier calls had ended: this ran in a new, empty one, and files and packages of before are gone."
-)
+STREAMS = ("stdout", "stderr")
+
+Items = AsyncGenerator[Chunk | Exit, None]
 
 
 async def run(call: ToolCall) -> types.CallToolResult:
-    result, note = await ran(call)
-    result = cut(result)
-    fields: Fields = {"stdout": result.stdout, "exit_code": result.exit_code, "session_id": result.session_id}
-    if result.stderr or result.exit_code:
-        fields["stderr"] = result.stderr
-    fields |= unusual(result) | (exact(result) if call.args.flag("binary") else {})
-    if note:
-        fields["note"] = note
-    return told(fields)
-
-
-async def ran(call: ToolCall) -> tuple[ExecResult, str]:
-    """In the named session, or the client's own; once more in a new one where that is gone, because then nothing ran."""
-    if call.session_id:
-        return await ran_in(call, call.session_id), ""
-    own = await call.scope.own()
-    try:
-        return await ran_in(call, own), ""
-    except (NotFound, SandboxLost):
-        return await ran_in(call, await call.scope.own(gone=own)), LOST
-
-
-async def ran_in(call: ToolCall, session_id: str) -> ExecResult:
     args = call.args
-    return await call.client.run(
-        args.text("code"),
-        args.text("language").lower(),
-        args.number("timeout", RUN_S),
-        session_id=session_id,
-        workdir=args.text("workdir"),
-        env=args.by_name("env"),
-    )
 
-
-async def exec_command(call: ToolCall) -> types.CallToolResult:
-    args = call.args
-    result = cut(
-        await call.client.exec(
-            call.session_id,
-            args.text("command"),
+    def begin(session_id: str) -> AsyncIterator[Chunk | Exit]:
+        return call.client.run_output(
+            args.text("code"),
+            args.text("language").lower(),
             args.number("timeout", RUN_S),
+            session_id=session_id,
             workdir=args.text("workdir"),
             env=args.by_name("env"),
         )
-    )
-    fields: Fields = {"stdout": result.stdout, "stderr": result.stderr, "exit_code": result.exit_code}
-    return told(fields | unusual(result) | (exact(result) if args.flag("binary") else {}))
+
+    ended, fields, links = await ran(call, begin)
+    if not fields["stderr"] and not ended.value.exit_code:
+        del fields["stderr"]
+    first = {"stdout": fields["stdout"], "exit_code": fields["exit_code"], "session_id": ended.session_id}
+    return told(first | fields, *links)
 
 
-def cut(result: ExecResult) -> ExecResult:
-    """The beginning of its output, where there is more than an answer may have."""
-    if max(len(result.stdout_bytes), len(result.stderr_bytes), len(result.stdout), len(result.stderr)) <= OUTPUT_BYTES:
-        return result
-    return replace(
-        result,
-        stdout=result.stdout[:OUTPUT_BYTES],
-        stderr=result.stderr[:OUTPUT_BYTES],
-        stdout_bytes=result.stdout_bytes[:OUTPUT_BYTES],
-        stderr_bytes=result.stderr_bytes[:OUTPUT_BYTES],
-        truncated=True,
-    )
+async def exec_command(call: ToolCall) -> types.CallToolResult:
+    _, fields, links = await ran(call, commanding(call, RUN_S))
+    return told(fields, *links)
+
+
+def commanding(call: ToolCall, timeout_s: float) -> Callable[[str], AsyncIterator[Chunk | Exit]]:
+    args = call.args
+
+    def begin(session_id: str) -> AsyncIterator[Chunk | Exit]:
+        return call.client.exec_output(
+            session_id,
+            args.text("command"),
+            args.number("timeout", timeout_s),
+            workdir=args.text("workdir"),
+            env=args.by_name("env"),
+        )
+
+    return begin
+
+
+async def ran(
+    call: ToolCall, begin: Callable[[str], AsyncIterator[Chunk | Exit]]
+) -> tuple[Done[Exit], Fields, list[types.ResourceLink]]:
+    """A command to its end, with its two streams apart."""
+    most = await call.most_chars()
+    started = await start(call, begin)
+    outputs = {name: Output(call, started.session_id, name, most) for name in STREAMS}
+
+    async def take(chunk: Chunk) -> None:
+        await outputs[chunk.stream].add(chunk.data)
+
+    with closing(*outputs.values()):
+        ended = await follow(started, take)
+        await end_all(list(outputs.values()), most, is_exact=call.args.flag("binary"))
+    return ended, *ended_fields(ended, list(outputs.values()))
 
 
 async def exec_stream(call: ToolCall) -> types.CallToolResult:
-    """Output as progress while it comes, and all of it at the end."""
-    args = call.args
-    output = call.client.exec_output(
-        call.session_id,
-        args.text("command"),
-        args.number("timeout", STREAM_S),
-        workdir=args.text("workdir"),
-        env=args.by_name("env"),
-    )
-    kept, end = await shown(call, output)
-    text = "".join(kept)
-    fields: Fields = {"output": text[:STREAM_CHARS], "exit_code": end.exit_code, **unusual(end)}
-    if len(text) > STREAM_CHARS:
-        fields |= {"truncated": True, "note": "The rest of the output was shown as progress; write it to a file."}
-    told_beside = {name: value for name, value in fields.items() if name != "output"}
-    more = [raw_text(json.dumps(told_beside, ensure_ascii=False))] if end.exit_code or len(told_beside) > 1 else []
-    return told(fields, *more, text=fields["output"])
+    """Output as progress while it comes, and at the end as much of it as an answer has room for."""
+    most = await call.most_chars()
+    started = await start(call, commanding(call, STREAM_S))
+    output = Output(call, started.session_id, "output", most)
+    decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in STREAMS}
+    count = 0
 
-
-async def shown(call: ToolCall, output: AsyncIterator[Chunk | Exit]) -> tuple[list[str], Exit]:
-    decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
-    kept, chars, count = list[str](), 0, 0
-    async for item in output:
-        if isinstance(item, Exit):
-            rest = "".join(decoder.decode(b"", final=True) for decoder in decoders.values())
-            return [*kept, rest], item
-        count += len(item.data)
-        text = decoders[item.stream].decode(item.data)
+    async def take(chunk: Chunk) -> None:
+        nonlocal count
+        count += len(chunk.data)
+        text = decoders[chunk.stream].decode(chunk.data)
         await call.progress(count, text)
-        if chars <= STREAM_CHARS:
-            kept.append(text)
-            chars += len(text)
-    raise AssertionError("the server ends every stream with an exit")
+        await output.add(text.encode())
+
+    with closing(output):
+        ended = await follow(started, take)
+        await output.add("".join(decoder.decode(b"", final=True) for decoder in decoders.values()).encode())
+        await end_all([output], most)
+    fields, links = ended_fields(ended, [output])
+    told_beside = {name: value for name, value in fields.items() if name != "output"}
+    is_unusual = bool(ended.value.exit_code) or len(told_beside) > 1
+    more = [raw_text(json.dumps(told_beside, ensure_ascii=False))] if is_unusual else []
+    return told(fields, *more, *links, text=fields["output"])
 
 
 async def pip_install(call: ToolCall) -> types.CallToolResult:
-    result = await call.client.pip_install(call.session_id, call.args.texts("packages"))
-    return told({"output": result.stdout, "exit_code": result.exit_code})
+    most = await call.most_chars()
+
+    async def install(session_id: str) -> tuple[int, bytes]:
+        result = await call.client.pip_install(session_id, call.args.texts("packages"))
+        return result.exit_code, result.stdout_bytes
+
+    done = await call.in_session(install)
+    exit_code, said = done.value
+    output = Output(call, done.session_id, "output", most)
+    with closing(output):
+        await output.add(said)
+        await end_all([output], most)
+    fields = {**output.fields(), "exit_code": exit_code} | ({"truncated": True} if output.is_short else {})
+    return told(with_notes(fields, done.note, output.note()), *output.links())
+
+
+async def start(
+    call: ToolCall, begin: Callable[[str], AsyncIterator[Chunk | Exit]]
+) -> Done[tuple[Chunk | Exit, Items]]:
+    """A command whose first word has come: it tells that the session is there, and after it nothing is begun again."""
+
+    async def begun(session_id: str) -> tuple[Chunk | Exit, Items]:
+        items = cast("Items", begin(session_id))
+        return await anext(items), items
+
+    return await call.in_session(begun)
+
+
+async def follow(started: Done[tuple[Chunk | Exit, Items]], take: Callable[[Chunk], Awaitable[None]]) -> Done[Exit]:
+    """Each piece of its output to `take`, in order; leaving early, for whatever reason, ends the command."""
+    item, items = started.value
+    async with contextlib.aclosing(items):
+        while isinstance(item, Chunk):
+            await take(item)
+            item = await anext(items)
+    return Done(item, started.session_id, started.note)
+
+
+def ended_fields(ended: Done[Exit], outputs: Sequence[Output]) -> tuple[Fields, list[types.ResourceLink]]:
+    """The fields of an answer, and links to what it has no room for."""
+    fields = Fields()
+    for each in outputs:
+        fields |= each.fields()
+    fields |= {"exit_code": ended.value.exit_code, **unusual(ended.value)}
+    if any(each.is_short for each in outputs):
+        fields["truncated"] = True
+    notes = [ended.note, *(each.note() for each in outputs)]
+    return with_notes(fields, *notes), [link for each in outputs for link in each.links()]

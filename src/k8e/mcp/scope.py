@@ -11,11 +11,12 @@ import hashlib
 import re
 import secrets
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from k8e.client import AsyncSandboxClient, Identity, SessionInfo
 from k8e.client.errors import NotFound
 
-__all__ = ["MARKED", "PREFIX", "ClientScope", "destroy_marked", "mark_of"]
+__all__ = ["MARKED", "PREFIX", "ClientScope", "OutputFile", "OutputFiles", "destroy_marked", "mark_of"]
 
 PREFIX = "mcp"
 MARK_CHARS = 12
@@ -25,6 +26,9 @@ OWN = "own"
 """In the id of the one session that calls use which name none."""
 RECENT = 1000
 """Questions to its user that are remembered of one client."""
+OUTPUT_FILES = 32
+OUTPUT_BYTES = 32 * 1024 * 1024
+"""Of output that answers had no room for, in files of the client's sessions."""
 
 
 def mark_of(client_id: str) -> str:
@@ -66,6 +70,45 @@ class Recent:
         return was_there
 
 
+class OutputFile(NamedTuple):
+    session_id: str
+    path: str
+
+
+class OutputFiles:
+    """Files of output that calls have left in sessions, or still write: so many of them, and so much in them."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[OutputFile, int] = {}
+        self._open: set[OutputFile] = set()
+
+    def grow(self, file: OutputFile, size: int) -> tuple[bool, list[OutputFile]]:
+        """Whether there is room for so much more in a file; and those that must go for it, the oldest first.
+
+        What calls still write stays: one that finds no room beside it has to do without.
+        """
+        self._open.add(file)
+        self._sizes.setdefault(file, 0)
+        ended = [each for each in self._sizes if each not in self._open]
+        removed: list[OutputFile] = []
+        while self._is_too_much(size) and ended:
+            removed.append(ended.pop(0))
+            del self._sizes[removed[-1]]
+        has_room = not self._is_too_much(size)
+        if has_room:
+            self._sizes[file] += size
+        return has_room, removed
+
+    def end(self, file: OutputFile, *, is_kept: bool) -> None:
+        """Nobody writes it any more; where nothing is kept, it is not there."""
+        self._open.discard(file)
+        if not is_kept:
+            self._sizes.pop(file, None)
+
+    def _is_too_much(self, more: int) -> bool:
+        return len(self._sizes) > OUTPUT_FILES or sum(self._sizes.values()) + more > OUTPUT_BYTES
+
+
 class ClientScope:
     """`prefix` keeps apart whose sessions they are to clean up: `mcp` are those of clients of the server itself."""
 
@@ -79,6 +122,7 @@ class ClientScope:
         self._making = asyncio.Lock()
         self._asked = Recent()
         self._shown = Recent()
+        self.outputs = OutputFiles()
         self._identity: Identity | None = None
         self.unheard = ""
         """Why an answer in the client's window does not count, once that is known."""

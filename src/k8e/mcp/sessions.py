@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import mcp_types as types
 
 from k8e.client.errors import InvalidRequest, Unreachable
+from k8e.mcp.bounds import fitting, in_json
 from k8e.mcp.calls import ToolCall
-from k8e.mcp.results import told
+from k8e.mcp.results import Fields, told, with_notes
 from k8e.mcp.scope import MARKED
 
 __all__ = ["create", "destroy", "run_subagent", "status"]
+
+HOST_CHARS = 10_000
+"""Of the hosts in one answer."""
 
 
 async def status(call: ToolCall) -> types.CallToolResult:
@@ -24,11 +30,17 @@ async def status(call: ToolCall) -> types.CallToolResult:
             "available": True,
             "session_id": own.session_id if own else "",
             "network": own.network if own else "list",
-            "allowed_hosts": list(own.allowed_hosts if own else server.default_hosts),
+            **hosts_of(own.allowed_hosts if own else server.default_hosts),
             "runtimes": [name for name, each in server.runtimes.items() if each.available],
             "version": server.version,
         }
     )
+
+
+def hosts_of(hosts: Sequence[str]) -> Fields:
+    listed = fitting(hosts, HOST_CHARS, in_json)
+    more = f"{len(hosts) - len(listed)} more hosts are not shown." if len(listed) < len(hosts) else ""
+    return with_notes({"allowed_hosts": listed}, more)
 
 
 async def create(call: ToolCall) -> types.CallToolResult:
@@ -52,7 +64,7 @@ async def create(call: ToolCall) -> types.CallToolResult:
             "pod_ip": "",
             "runtime_class": made.runtime_class,
             "network": made.network,
-            "allowed_hosts": list(made.allowed_hosts),
+            **hosts_of(made.allowed_hosts),
         }
     )
 
@@ -64,4 +76,5 @@ async def destroy(call: ToolCall) -> types.CallToolResult:
 
 async def run_subagent(call: ToolCall) -> types.CallToolResult:
     """The kind of agent and its path are words of earlier clients; a child always shares all of /workspace."""
-    return told({"session_id": await call.client.subagent(call.args.text("parent_session_id"))})
+    done = await call.in_session(call.client.subagent, named=call.args.text("parent_session_id"))
+    return told(with_notes({"session_id": done.value}, done.note))

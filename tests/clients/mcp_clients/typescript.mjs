@@ -32,6 +32,17 @@ const streamed = await client.callTool(
 );
 await Promise.all(goingOn);
 await client.ping();
+// Too long for one answer: its beginning, then page by page from the link.
+const long = await client.callTool({ name: "sandbox_run", arguments: { code: "seq 20000" } });
+let counted = long.structuredContent.stdout.split("\n[…")[0];
+let longest = long.content[0].text.length;
+let uri = long.content.find((block) => block.type === "resource_link").uri;
+while (uri) {
+  const [page, next] = (await client.readResource({ uri })).contents;
+  counted += page.text;
+  longest = Math.max(longest, page.text.length);
+  uri = next?.uri;
+}
 console.log(
   JSON.stringify({
     server: client.getServerVersion().name,
@@ -39,6 +50,8 @@ console.log(
     stdout: ran.structuredContent.stdout,
     streamed: streamed.content[0].text,
     progress: told.length,
+    counted,
+    longest,
   }),
 );
 await client.close();

@@ -73,7 +73,20 @@ def test_commands_whose_output_is_kept_have_a_bound_of_their_own() -> None:
     assert not room.is_busy(tool(99, "sandbox_exec"), 1)
 
 
-@pytest.mark.parametrize("params", [None, {}, {"name": 5}, {"name": None}])
+@pytest.mark.parametrize(
+    ("max_chars", "is_bounded"), [(25_001, True), (1e9, True), (25_000, False), ("x", False), (None, False)]
+)
+def test_so_have_those_that_ask_for_a_longer_answer(max_chars: object, is_bounded: bool) -> None:
+    room = Admission()
+    arguments = {"code": "true", "max_chars": max_chars}
+    params = {"name": "sandbox_run", "arguments": arguments}
+    for number in range(STREAMS):
+        room.begin(JSONRPCRequest(jsonrpc="2.0", id=number, method="tools/call", params=params), 1)
+    asked = JSONRPCRequest(jsonrpc="2.0", id=99, method="tools/call", params=params)
+    assert room.is_busy(asked, 1) is is_bounded
+
+
+@pytest.mark.parametrize("params", [None, {}, {"name": 5}, {"name": None}, {"name": "sandbox_run", "arguments": 5}])
 def test_a_call_without_a_tool_is_like_any(params: dict[str, object] | None) -> None:
     room = Admission()
     assert room.begin(JSONRPCRequest(jsonrpc="2.0", id=1, method="tools/call", params=params), 1)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 
 from k8e.mcp.bounds import (
+    DEFAULT_CHARS,
+    MOST_CHARS,
     Ends,
     beginning,
     ending,
@@ -18,6 +21,7 @@ from k8e.mcp.bounds import (
     shorter,
     shown,
 )
+from k8e.settings import ServerSettings, mcp_chars
 
 
 def ends_of(data: bytes, most: int, *, piece: int = 7) -> Ends:
@@ -107,3 +111,11 @@ def test_of_a_list_the_first_that_fit_are_shown_and_always_one() -> None:
 def test_a_text_of_somebody_else_s_is_short_whatever_is_in_it() -> None:
     assert shorter("plain", 1000) == "plain"
     assert in_json(shorter("\x00\udcff" * 10_000, 1000)) <= 1000
+
+
+def test_the_operator_s_bound_is_no_less_than_what_an_answer_has_anyway() -> None:
+    assert ServerSettings(data_dir=Path("/")).max_mcp_chars == MOST_CHARS
+    assert mcp_chars(str(DEFAULT_CHARS)) == DEFAULT_CHARS
+    for wrong in (str(DEFAULT_CHARS - 1), "1000001", "-1"):
+        with pytest.raises(ValueError, match="25000 to 1000000"):
+            mcp_chars(wrong)

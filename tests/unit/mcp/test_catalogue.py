@@ -17,22 +17,52 @@ REQUIRED = {
     "sandbox_status": [],
     "sandbox_create_session": [],
     "sandbox_destroy_session": ["session_id"],
-    "sandbox_exec": ["session_id", "command"],
-    "sandbox_exec_stream": ["session_id", "command"],
-    "sandbox_write_file": ["session_id", "path", "content"],
-    "sandbox_read_file": ["session_id", "path"],
-    "sandbox_list_files": ["session_id"],
-    "sandbox_pip_install": ["session_id", "packages"],
-    "sandbox_run_subagent": ["parent_session_id"],
-    "sandbox_confirm_action": ["session_id"],
+    "sandbox_exec": ["command"],
+    "sandbox_exec_stream": ["command"],
+    "sandbox_write_file": ["path", "content"],
+    "sandbox_read_file": ["path"],
+    "sandbox_list_files": [],
+    "sandbox_pip_install": ["packages"],
+    "sandbox_run_subagent": [],
+    "sandbox_confirm_action": [],
 }
-"""What agents that know k8e call, and what they always give."""
+"""What agents that know k8e call, and what they have to give; a session only where it is to be destroyed."""
+KNOWN = {
+    "sandbox_run": {"code", "language", "timeout", "session_id", "workdir", "env", "binary"},
+    "sandbox_create_session": {"session_id", "tenant_id", "runtime_class", "allowed_hosts", "network", "env"},
+    "sandbox_exec": {"session_id", "command", "timeout", "workdir", "env", "binary"},
+    "sandbox_exec_stream": {"session_id", "command", "timeout", "workdir", "env"},
+    "sandbox_write_file": {"session_id", "path", "content", "mode", "encoding"},
+    "sandbox_read_file": {"session_id", "path", "offset", "length"},
+    "sandbox_list_files": {"session_id", "since"},
+    "sandbox_pip_install": {"session_id", "packages"},
+    "sandbox_run_subagent": {"parent_session_id", "agent_type", "workspace_path"},
+    "sandbox_confirm_action": {"session_id", "action", "approval_id", "timeout"},
+}
+"""What they may give."""
 
 
 def test_there_are_exactly_the_twelve_tools_with_the_arguments_that_agents_know() -> None:
     listed = {each.name: each.input_schema.get("required", []) for each in tools(())}
     assert listed == REQUIRED
     assert set(HANDLERS) == set(ENTRIES) == set(REQUIRED)
+    assert all(known <= set(ENTRIES[name].takes) for name, known in KNOWN.items())
+
+
+def test_only_destroying_a_session_needs_its_id() -> None:
+    needing = [name for name, entry in ENTRIES.items() if {"session_id", "parent_session_id"} & set(entry.needs)]
+    assert needing == ["sandbox_destroy_session"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sandbox_run", "sandbox_exec", "sandbox_exec_stream", "sandbox_read_file", "sandbox_list_files",
+        "sandbox_pip_install",
+    ],
+)  # fmt: skip
+def test_every_tool_whose_answer_may_be_long_has_a_bound_that_can_be_raised(name: str) -> None:
+    assert "25000 by default" in ENTRIES[name].takes["max_chars"]["description"]
 
 
 @pytest.mark.parametrize("tool", tools(("pypi.org",)), ids=lambda tool: tool.name)
@@ -77,7 +107,11 @@ def test_arguments_are_checked_once_and_then_trusted() -> None:
 @pytest.mark.parametrize(
     ("tool", "given", "words"),
     [
-        ("sandbox_exec", {"command": "ls"}, "session_id: is required"),
+        ("sandbox_exec", {"session_id": "s"}, "command: is required"),
+        ("sandbox_destroy_session", {}, "session_id: is required"),
+        ("sandbox_exec", {"command": "ls", "max_chars": 999}, "max_chars: must be 1000 or more"),
+        ("sandbox_read_file", {"path": "p", "offset": 2**70}, "offset: must be 0 to"),
+        ("sandbox_list_files", {"since": 2**70}, "since: must be 0 to"),
         ("sandbox_exec", {"session_id": "s", "command": "ls", "cmd": "x"}, "cmd: not an argument"),
         ("sandbox_exec", {"session_id": 5, "command": "ls"}, "session_id: must be text"),
         ("sandbox_exec", {"session_id": "s", "command": "ls", "timeout": "30"}, "timeout: must be a number"),

@@ -261,6 +261,6 @@ async def test_calls_of_a_client_are_recorded_and_limited_as_any(tmp_path: Path)
     names = [name for name, _ in seen]
     assert "ServeMcp" in names
     assert "CreateSession" in names
-    assert "Exec" in names
-    owners = {owner for name, owner in seen if name in {"CreateSession", "Exec"}}
+    assert "ExecAttach" in names
+    owners = {owner for name, owner in seen if name in {"CreateSession", "ExecAttach"}}
     assert owners == {seen[names.index("ServeMcp")][1]}

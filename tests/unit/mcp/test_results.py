@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from k8e.client import EgressDenial, ExecResult
+from k8e.client import EgressDenial, Exit
 from k8e.client import errors as sdk
-from k8e.mcp.results import denied, failed, told, unusual, visible
+from k8e.mcp.results import denied, failed, told, unusual, visible, with_notes
 from tests.support.mcp_wire import first_text
 
 
@@ -56,15 +58,18 @@ def test_a_text_that_says_it_already_is_not_told_twice() -> None:
 
 
 def test_nothing_is_said_where_nothing_is_unusual() -> None:
-    assert unusual(ExecResult(stdout="", stderr="", exit_code=0)) == {}
+    assert unusual(Exit(exit_code=0, status="completed")) == {}
     assert denied(()) == {}
+    assert with_notes({"exit_code": 0}, "", "") == {"exit_code": 0}
 
 
 def test_an_end_that_the_exit_code_does_not_explain_is_explained() -> None:
-    killed = ExecResult(stdout="", stderr="", exit_code=137, status="failed", reason="oom_killed", detail="512 MiB")
+    killed = Exit(exit_code=137, status="failed", reason="oom_killed", detail="512 MiB")
     assert unusual(killed) == {"status": "failed", "reason": "oom_killed", "detail": "512 MiB"}
-    cut = ExecResult(stdout="", stderr="", exit_code=0, truncated=True)
-    assert unusual(cut)["truncated"] is True
+    late = Exit(exit_code=124, status="timed_out")
+    assert with_notes(unusual(late), "More.")["note"] == "The time was over; give a longer timeout. More."
+    hostile = Exit(exit_code=126, status="failed", reason="not_started", detail="\x01" * 4096)
+    assert len(json.dumps(unusual(hostile))) < 2500
 
 
 def test_refused_hosts_are_named_once_in_the_way_to_get_them() -> None:

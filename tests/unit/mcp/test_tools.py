@@ -18,7 +18,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from k8e.mcp import files, resources, running
+from k8e.mcp import files, resources
 from k8e.model import OwnerId, SessionId
 from tests.support.door import OpenDoor
 from tests.support.mcp_calls import called
@@ -97,6 +97,59 @@ async def test_run_makes_another_session_when_its_own_is_gone_and_says_what_is_l
     assert again["session_id"] != first["session_id"]
     assert "files and packages of before are gone" in again["note"]
     assert "note" not in await fields(client, "sandbox_run", code="true")
+
+
+async def test_every_tool_but_the_one_that_destroys_uses_the_client_s_own_session(client: Client) -> None:
+    await fields(client, "sandbox_write_file", path="note.txt", content="kept\n")
+    own = (await fields(client, "sandbox_status"))["session_id"]
+    assert own.startswith("mcp-")
+    assert first_text((await called(client, "sandbox_read_file", path="note.txt")).content) == "kept\n"
+    assert [each["path"] for each in (await fields(client, "sandbox_list_files"))["files"]] == ["/workspace/note.txt"]
+    assert (await fields(client, "sandbox_exec", command="cat note.txt"))["stdout"] == "kept\n"
+    assert first_text((await called(client, "sandbox_exec_stream", command="cat note.txt")).content) == "kept\n"
+    assert (await fields(client, "sandbox_pip_install", packages=["wheel"]))["exit_code"] == 0
+    child = (await fields(client, "sandbox_run_subagent"))["session_id"]
+    assert (
+        first_text((await called(client, "sandbox_read_file", session_id=child, path="note.txt")).content) == "kept\n"
+    )
+    asked = await fields(client, "sandbox_confirm_action", action="delete it")
+    again = await fields(client, "sandbox_confirm_action", approval_id=asked["approval_id"], timeout=0)
+    assert (again["status"], again["action"]) == ("pending", "delete it")
+    assert (await fields(client, "sandbox_run", code="true"))["session_id"] == own
+    assert "session_id: is required" in await refusal(client, "sandbox_destroy_session")
+
+
+GONE = "files and packages of before are gone"
+IN_OWN: dict[str, dict[str, Any]] = {
+    "sandbox_run": {"code": "true"},
+    "sandbox_exec": {"command": "true"},
+    "sandbox_exec_stream": {"command": "true"},
+    "sandbox_write_file": {"path": "f", "content": "x"},
+    "sandbox_list_files": {},
+    "sandbox_pip_install": {"packages": ["wheel"]},
+    "sandbox_run_subagent": {},
+}
+
+
+@pytest.mark.parametrize("tool", IN_OWN)
+async def test_when_that_is_gone_a_new_one_is_made_and_said_so(client: Client, door: OpenDoor, tool: str) -> None:
+    gone = (await fields(client, "sandbox_run", code="true"))["session_id"]
+    owner = door.engine.list_sessions(None)[0].owner
+    await door.engine.destroy_session(OwnerId(owner), SessionId(gone))
+    found = await called(client, tool, **IN_OWN[tool])
+    assert not found.is_error, found
+    assert GONE in dict(found.structured_content)["note"]
+    assert "note" not in dict((await called(client, tool, **IN_OWN[tool])).structured_content)
+
+
+async def test_a_file_of_a_session_that_is_gone_is_said_to_be_gone_with_it(client: Client, door: OpenDoor) -> None:
+    await fields(client, "sandbox_write_file", path="f", content="x")
+    (session,) = door.engine.list_sessions(None)
+    await door.engine.destroy_session(session.owner, session.session_id)
+    assert GONE in await refusal(client, "sandbox_read_file", path="f")
+    later = await refusal(client, "sandbox_read_file", path="f")
+    assert "file f not found" in later
+    assert GONE not in later
 
 
 async def test_a_named_session_that_is_gone_is_not_made_again(client: Client) -> None:
@@ -207,20 +260,19 @@ async def test_sound_and_other_bytes_come_as_what_they_are(client: Client, sessi
     assert base64.b64decode(other.resource.blob) == b"PK\x03\x04\x00\xff"
 
 
-async def test_a_long_file_comes_in_parts_that_say_where_the_next_begins(
-    client: Client, session_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "READ_BYTES", 10)
-    text = "ää bc ää bc ää"
+async def test_a_long_file_comes_in_parts_that_say_where_the_next_begins(client: Client, session_id: str) -> None:
+    text = "ää bc " * 1000
     await write(client, session_id, "long.txt", text.encode())
-    got, offset = "", 0
+    got, offset, parts = "", 0, 0
     while True:
-        found = await called(client, "sandbox_read_file", session_id=session_id, path="long.txt", offset=offset)
-        got += first_text(found.content)
+        found = await called(
+            client, "sandbox_read_file", session_id=session_id, path="long.txt", offset=offset, max_chars=1000
+        )
+        got, parts = got + first_text(found.content), parts + 1
         if len(found.content) == 1 or "for the rest" not in first_text(found.content[1:]):
             break
         offset = int(first_text(found.content[1:]).rpartition("offset ")[2].rstrip("]"))
-    assert got == text
+    assert (got, parts) == (text, 6)
 
 
 async def test_a_picture_that_is_too_large_is_described_and_can_be_read_in_parts(
@@ -313,7 +365,7 @@ async def test_workspace_files_are_resources(client: Client, session_id: str) ->
     assert isinstance(picture, BlobResourceContents)
     assert (picture.mime_type, base64.b64decode(picture.blob)) == ("image/png", PNG)
     (template,) = (await client.list_resource_templates()).resource_templates
-    assert template.uri_template == "k8e://{session_id}{+path}"
+    assert template.uri_template == "k8e://{session_id}{+path}{?offset,length}"
 
 
 async def test_resources_come_in_pages(client: Client, session_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,21 +401,6 @@ async def test_a_resource_that_is_too_large_says_how_to_read_it(
 async def write(client: Client, session_id: str, path: str, data: bytes) -> None:
     coded = base64.b64encode(data).decode()
     await fields(client, "sandbox_write_file", session_id=session_id, path=path, content=coded, encoding="base64")
-
-
-@pytest.mark.parametrize("tool", ["sandbox_run", "sandbox_exec"])
-async def test_more_output_than_an_answer_may_have_is_cut_and_said_so(
-    client: Client, session_id: str, monkeypatch: pytest.MonkeyPatch, tool: str
-) -> None:
-    monkeypatch.setattr(running, "OUTPUT_BYTES", 10)
-    command = "printf 0123456789abcdef; printf 0123456789 >&2"
-    asked = {"code": command, "language": "bash"} if tool == "sandbox_run" else {"command": command}
-    found = await fields(client, tool, session_id=session_id, binary=True, **asked)
-    assert (found["stdout"], found["stderr"], found["truncated"]) == ("0123456789", "0123456789", True)
-    assert base64.b64decode(found["stdout_base64"]) == b"0123456789"
-    assert "write it to a file" in found["note"]
-    short = {**asked, next(iter(asked)): "printf 0123456789"}
-    assert "truncated" not in await fields(client, tool, session_id=session_id, **short)
 
 
 async def test_of_many_files_the_first_are_listed(

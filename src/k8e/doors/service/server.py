@@ -27,6 +27,8 @@ class ServerFacts:
     stop: Callable[[bool], None]
     default_hosts: tuple[str, ...] = ()
     """What sessions that bring no list may reach."""
+    max_mcp_chars: int = 0
+    """The most characters of text in one answer to an MCP client; 0 does not say."""
 
 
 class ServerRpcs:
@@ -51,6 +53,7 @@ class ServerRpcs:
             egress_json=json.dumps(egress_entry(status.egress)),
             ca_fingerprint=self._facts.ca_fingerprint,
             default_hosts=self._facts.default_hosts,
+            max_mcp_chars=self._facts.max_mcp_chars,
         )
 
     async def StopServer(self, call: Call, request: pb.StopServerRequest) -> pb.StopServerResponse:
