@@ -194,6 +194,47 @@ async def test_a_file_that_says_it_is_empty_is_read_all_the_same(one: Client) ->
     assert b"\0" in base64.b64decode(blob.resource.blob)
 
 
+async def test_output_that_a_full_disk_does_not_take_leaves_the_disk_as_it_was(one: Client) -> None:
+    session_id = (await fields(one, "sandbox_create_session", disk_mib=64))["session_id"]
+    fill = "head -c 200M /dev/zero > /tmp/full; truncate -s -1M /tmp/full; sync; df --output=avail -k /tmp | tail -1"
+    before = await fields(one, "sandbox_exec", session_id=session_id, command=fill)
+    found = await fields(one, "sandbox_exec", session_id=session_id, command="seq 1000000")
+    assert found["stdout"].endswith("\n1000000\n")
+    assert "The rest is not kept" in found["note"]
+    looked = "ls /tmp/k8e-output; df --output=avail -k /tmp | tail -1"
+    after = await fields(one, "sandbox_exec", session_id=session_id, command=looked)
+    assert abs(int(after["stdout"]) - int(before["stdout"])) < 100, (before, after)
+
+
+HOG = "held = bytearray(700 * 2**20)\nprint('held', len(held))"
+
+
+@pytest.mark.parametrize("runtime_class", ["gvisor", "container"])
+async def test_out_of_memory_names_the_limit_and_the_way_to_more_is_open(one: Client, runtime_class: str) -> None:
+    session_id = (await fields(one, "sandbox_create_session", runtime_class=runtime_class))["session_id"]
+    killed = await fields(one, "sandbox_run", session_id=session_id, code=HOG, language="python")
+    assert (killed["exit_code"], killed["reason"]) == (137, "oom_killed")
+    assert "Out of memory: the session has 512 MiB." in killed["note"]
+    asked = re.search(r"sandbox_create_session with memory_mib (\d+)", killed["note"])
+    assert asked is not None
+    larger = await fields(one, "sandbox_create_session", runtime_class=runtime_class, memory_mib=int(asked[1]))
+    ran = await fields(one, "sandbox_run", session_id=larger["session_id"], code=HOG, language="python")
+    assert (ran["stdout"], ran["exit_code"]) == ("held 734003200\n", 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "setting"),
+    [({"memory_mib": 2**30}, "max_memory"), ({"cpus": 1000}, "max_cpu"), ({"disk_mib": 2**35}, "max_disk")],
+)
+async def test_more_than_the_server_allows_is_refused_with_the_ceiling(
+    one: Client, asked: dict[str, int], setting: str
+) -> None:
+    refused = await called(one, "sandbox_create_session", **asked)
+    assert refused.is_error
+    assert "is more than this server allows" in text(refused)
+    assert f"have its operator raise {setting}" in text(refused)
+
+
 async def test_bytes_survive_and_a_sub_agent_sees_them(mcp: Client) -> None:
     session_id = (await fields(mcp, "sandbox_create_session"))["session_id"]
     data = bytes(range(256))

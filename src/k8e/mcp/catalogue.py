@@ -50,6 +50,8 @@ BINARY = flag("Also return the exact bytes, as stdout_base64 and stderr_base64")
 MAX_CHARS = whole(f"Characters in the answer at most, {DEFAULT_CHARS} by default", minimum=LEAST_CHARS)
 INTEGER = 2**53
 """No number in JSON is exact beyond this."""
+MEBIBYTES = 2**40
+"""More than anybody has; what a session may have is the server's to say."""
 
 
 def seconds(default: int) -> Schema:
@@ -173,8 +175,8 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "sandbox_create_session": Entry(
         title="Create a session",
-        about="Make another sandbox session. Only needed for other hosts than the default ones, several sandboxes side by "
-        "side, or a workspace that stays (tenant_id); otherwise just use sandbox_run. {network}",
+        about="Make another sandbox session. Only needed for other hosts than the default ones, more memory, CPUs or disk, "
+        "several sandboxes side by side, or a workspace that stays (tenant_id); otherwise just use sandbox_run. {network}",
         takes={
             "session_id": text("A name for it; a session that you name stays until it is destroyed"),
             "tenant_id": text("A label whose /workspace stays and is there again in the next session of that tenant"),
@@ -182,6 +184,9 @@ ENTRIES: Mapping[str, Entry] = {
             "allowed_hosts": texts("Hosts that it may reach, instead of the default ones: example.com, *.example.com"),
             "network": choice("none for no network at all", "list", "none", "open"),
             "env": texts_by_name("Environment variables of every command in it"),
+            "memory_mib": whole("Memory in MiB", minimum=1, maximum=MEBIBYTES),
+            "cpus": number("CPUs; 0.5 is half of one", minimum=0.01, maximum=10**6),
+            "disk_mib": whole("Disk in MiB", minimum=1, maximum=MEBIBYTES),
         },
         gives={
             "session_id": text("The new session"),
@@ -189,6 +194,9 @@ ENTRIES: Mapping[str, Entry] = {
             "runtime_class": text("How it is isolated"),
             "network": text("none, list or open"),
             "allowed_hosts": texts("What it may reach"),
+            "memory_mib": whole("Its memory"),
+            "cpus": number("Its CPUs"),
+            "disk_mib": whole("Its disk"),
             **NOTE,
         },
         always=("session_id", "pod_ip"),

@@ -27,6 +27,7 @@ __all__ = [
     "denied",
     "encoded",
     "failed",
+    "more_memory",
     "raw_text",
     "told",
     "unusual",
@@ -46,6 +47,7 @@ NOT_FOUND = {
 """By how the text begins; the last one is for everything else."""
 ERROR_CHARS = 8000
 DETAIL_CHARS = 2000
+MIB = 1024 * 1024
 
 
 def told(fields: Fields, *more: types.ContentBlock, text: str | None = None) -> types.CallToolResult:
@@ -106,6 +108,17 @@ def unusual(end: Exit) -> Fields:
     if end.detail:
         fields["detail"] = shorter(end.detail, DETAIL_CHARS)
     return fields | denied(end.egress_denied)
+
+
+def more_memory(limit: int, *, is_sure: bool) -> str:
+    """What to do about a command that was killed in a session which has so many bytes of memory; 0 is unknown."""
+    why = "Out of memory" if is_sure else "Killed, most likely because it was out of memory"
+    has = f": the session has {limit // MIB} MiB" if limit else ""
+    return (
+        f"{why}{has}. Use less, or make a session with more: sandbox_create_session with memory_mib "
+        f"{max(4 * limit // MIB, 2048)}, then give its session_id to the other tools. It begins without the files of "
+        "this one."
+    )
 
 
 def denied(denials: Iterable[EgressDenial]) -> Fields:

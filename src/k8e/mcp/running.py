@@ -11,15 +11,17 @@ from typing import cast
 import mcp_types as types
 
 from k8e.client import Chunk, Exit
+from k8e.client.errors import SandboxError
 from k8e.mcp.calls import Done, ToolCall
 from k8e.mcp.outputs import Output, closing, end_all
-from k8e.mcp.results import Fields, raw_text, told, unusual, with_notes
+from k8e.mcp.results import Fields, more_memory, raw_text, told, unusual, with_notes
 
 __all__ = ["exec_command", "exec_stream", "pip_install", "run"]
 
 RUN_S = 30
 STREAM_S = 300
 STREAMS = ("stdout", "stderr")
+KILLED = 128 + 9
 
 Items = AsyncGenerator[Chunk | Exit, None]
 
@@ -78,7 +80,7 @@ async def ran(
     with closing(*outputs.values()):
         ended = await follow(started, take)
         await end_all(list(outputs.values()), most, is_exact=call.args.flag("binary"))
-    return ended, *ended_fields(ended, list(outputs.values()))
+    return ended, *await ended_fields(call, ended, list(outputs.values()))
 
 
 async def exec_stream(call: ToolCall) -> types.CallToolResult:
@@ -100,7 +102,7 @@ async def exec_stream(call: ToolCall) -> types.CallToolResult:
         ended = await follow(started, take)
         await output.add("".join(decoder.decode(b"", final=True) for decoder in decoders.values()).encode())
         await end_all([output], most)
-    fields, links = ended_fields(ended, [output])
+    fields, links = await ended_fields(call, ended, [output])
     told_beside = {name: value for name, value in fields.items() if name != "output"}
     is_unusual = bool(ended.value.exit_code) or len(told_beside) > 1
     more = [raw_text(json.dumps(told_beside, ensure_ascii=False))] if is_unusual else []
@@ -146,7 +148,9 @@ async def follow(started: Done[tuple[Chunk | Exit, Items]], take: Callable[[Chun
     return Done(item, started.session_id, started.note)
 
 
-def ended_fields(ended: Done[Exit], outputs: Sequence[Output]) -> tuple[Fields, list[types.ResourceLink]]:
+async def ended_fields(
+    call: ToolCall, ended: Done[Exit], outputs: Sequence[Output]
+) -> tuple[Fields, list[types.ResourceLink]]:
     """The fields of an answer, and links to what it has no room for."""
     fields = Fields()
     for each in outputs:
@@ -155,4 +159,16 @@ def ended_fields(ended: Done[Exit], outputs: Sequence[Output]) -> tuple[Fields, 
     if any(each.is_short for each in outputs):
         fields["truncated"] = True
     notes = [ended.note, *(each.note() for each in outputs)]
+    is_sure = ended.value.reason == "oom_killed"
+    # A shell says no more than that something of its own was killed.
+    if is_sure or (ended.value.exit_code == KILLED and not ended.value.reason):
+        notes.append(more_memory(await memory_of(call, ended.session_id), is_sure=is_sure))
     return with_notes(fields, *notes), [link for each in outputs for link in each.links()]
+
+
+async def memory_of(call: ToolCall, session_id: str) -> int:
+    """What a session may use, in bytes; 0 where it has ended meanwhile."""
+    try:
+        return (await call.client.get(session_id)).limits.memory_bytes or 0
+    except SandboxError:
+        return 0

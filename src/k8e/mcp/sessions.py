@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import mcp_types as types
 
+from k8e.client import Limits
 from k8e.client.errors import InvalidRequest, Unreachable
+from k8e.mcp.arguments import Arguments
 from k8e.mcp.bounds import fitting, in_json
 from k8e.mcp.calls import ToolCall
 from k8e.mcp.results import Fields, told, with_notes
@@ -14,6 +16,7 @@ from k8e.mcp.scope import MARKED
 
 __all__ = ["create", "destroy", "run_subagent", "status"]
 
+MIB = 1024 * 1024
 HOST_CHARS = 10_000
 """Of the hosts in one answer."""
 
@@ -56,6 +59,7 @@ async def create(call: ToolCall) -> types.CallToolResult:
         session_id=args.text("session_id") or ("" if tenant_id else call.scope.new_id()),
         env=args.by_name("env"),
         network=args.text("network"),
+        limits=limits_of(args),
     )
     made = await call.client.get(session_id)
     return told(
@@ -65,7 +69,21 @@ async def create(call: ToolCall) -> types.CallToolResult:
             "runtime_class": made.runtime_class,
             "network": made.network,
             **hosts_of(made.allowed_hosts),
+            "memory_mib": (made.limits.memory_bytes or 0) // MIB,
+            "cpus": made.limits.cpus or 0,
+            "disk_mib": (made.limits.disk_bytes or 0) // MIB,
         }
+    )
+
+
+def limits_of(args: Arguments) -> Limits | None:
+    """What the session is asked to have; None where all is left to the server."""
+    if not any(map(args.has, ("memory_mib", "cpus", "disk_mib"))):
+        return None
+    return Limits(
+        memory_bytes=args.whole("memory_mib") * MIB if args.has("memory_mib") else None,
+        cpus=args.number("cpus", 0) if args.has("cpus") else None,
+        disk_bytes=args.whole("disk_mib") * MIB if args.has("disk_mib") else None,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from k8e.client import EgressDenial, Exit
 from k8e.client import errors as sdk
-from k8e.mcp.results import denied, failed, told, unusual, visible, with_notes
+from k8e.mcp.results import denied, failed, more_memory, told, unusual, visible, with_notes
 from tests.support.mcp_wire import first_text
 
 
@@ -70,6 +70,20 @@ def test_an_end_that_the_exit_code_does_not_explain_is_explained() -> None:
     assert with_notes(unusual(late), "More.")["note"] == "The time was over; give a longer timeout. More."
     hostile = Exit(exit_code=126, status="failed", reason="not_started", detail="\x01" * 4096)
     assert len(json.dumps(unusual(hostile))) < 2500
+
+
+@pytest.mark.parametrize(
+    ("limit_mib", "is_sure", "words"),
+    [
+        (512, True, ("Out of memory: the session has 512 MiB.", "sandbox_create_session with memory_mib 2048,")),
+        (4096, True, ("the session has 4096 MiB.", "memory_mib 16384,")),
+        (512, False, ("Killed, most likely because it was out of memory: the session has 512 MiB.",)),
+        (0, True, ("Out of memory. Use less,",)),
+    ],
+)
+def test_out_of_memory_names_the_limit_and_the_way_to_more(limit_mib: int, is_sure: bool, words: tuple[str]) -> None:
+    said = more_memory(limit_mib * 2**20, is_sure=is_sure)
+    assert all(each in said for each in words)
 
 
 def test_refused_hosts_are_named_once_in_the_way_to_get_them() -> None:

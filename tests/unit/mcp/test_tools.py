@@ -152,6 +152,22 @@ async def test_a_file_of_a_session_that_is_gone_is_said_to_be_gone_with_it(clien
     assert GONE not in later
 
 
+async def test_a_session_has_the_memory_cpus_and_disk_that_it_is_asked_to_have(client: Client, door: OpenDoor) -> None:
+    asked = {"memory_mib": 2048, "cpus": 1.5, "disk_mib": 3000}
+    made = await fields(client, "sandbox_create_session", **asked)
+    assert {name: made[name] for name in asked} == asked
+    (session,) = door.engine.list_sessions(None)
+    assert (session.limits.memory_bytes, session.limits.cpus) == (2048 * 2**20, 1.5)
+    usual = await fields(client, "sandbox_create_session", cpus=2)
+    assert (usual["memory_mib"], usual["cpus"], usual["disk_mib"]) == (512, 2, 1024)
+
+
+async def test_a_command_that_was_killed_is_told_of_the_session_s_memory(client: Client) -> None:
+    found = await fields(client, "sandbox_exec", command="exit 137")
+    assert "most likely because it was out of memory: the session has 512 MiB" in found["note"]
+    assert "sandbox_create_session with memory_mib 2048" in found["note"]
+
+
 async def test_a_named_session_that_is_gone_is_not_made_again(client: Client) -> None:
     text = await refusal(client, "sandbox_run", code="true", session_id="gone")
     assert "session gone not found" in text
