@@ -235,6 +235,24 @@ async def test_more_than_the_server_allows_is_refused_with_the_ceiling(
     assert f"have its operator raise {setting}" in text(refused)
 
 
+@pytest.mark.parametrize(("tool", "argument"), [("sandbox_run", "code"), ("sandbox_exec", "command")])
+async def test_a_server_is_started_and_looked_at_as_the_description_says(one: Client, tool: str, argument: str) -> None:
+    about = next(each.description or "" for each in (await one.list_tools()).tools if each.name == "sandbox_run")
+    begin, look, ask = re.findall(r"`([^`]+)`", about)
+    server = begin.replace("CMD", "python3 -u -m http.server 8123")
+    began = await fields(one, tool, **{argument: f"echo made inside > index.html\n{server}"})
+    assert began["exit_code"] == 0
+
+    async def answers() -> bool:
+        found = await fields(one, tool, **{argument: ask.replace("PORT", "8123")})
+        return bool(found["stdout"] == "made inside\n")
+
+    await until(answers)
+    log = await fields(one, tool, **{argument: look})
+    assert "GET / HTTP/1.1" in log["stdout"]
+    assert "python3" in (await fields(one, tool, **{argument: "ps -e -o comm="}))["stdout"]
+
+
 async def test_bytes_survive_and_a_sub_agent_sees_them(mcp: Client) -> None:
     session_id = (await fields(mcp, "sandbox_create_session"))["session_id"]
     data = bytes(range(256))

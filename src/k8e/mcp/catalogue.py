@@ -32,6 +32,8 @@ An isolated Linux sandbox to run code in. Use it whenever code is to be run, tes
 analysed, instead of the user's machine.
 - Default tool: sandbox_run. Tools that are given no session_id share one session: files in /workspace and installed \
 packages stay there until you are done.
+- A server or another long job is started in the background, as `nohup CMD >/tmp/job.log 2>&1 &`, and goes on after the \
+call. Look at it with later calls: `tail /tmp/job.log`, `curl -s localhost:PORT` inside the sandbox, `ps`; end it with `kill`.
 - Long output is cut in the middle; the note beside it names the file in the sandbox that has all of it.
 - Only named hosts can be reached; sandbox_status lists them. A result with egress_denied says which host was refused and \
 what to do; never try to get around it.
@@ -131,7 +133,9 @@ ENTRIES: Mapping[str, Entry] = {
         title="Run code",
         about="Run a program in an isolated sandbox and return what it printed. The default tool for running, testing and "
         "trying code, computing, and analysing data. Without session_id it uses a session of your own, where files in "
-        "/workspace and installed packages stay for later calls. {network}",
+        "/workspace and installed packages stay for later calls. A server may be started in the background (bash: `nohup "
+        "CMD >/tmp/job.log 2>&1 &`): it goes on after the call; look at it with `tail /tmp/job.log` and `curl -s "
+        "localhost:PORT` in later calls. {network}",
         takes={
             "code": text("The program's text, up to 1 MiB; it runs exactly as it is"),
             "language": text(f"{LANGUAGES}; also py, python3, sh, js, javascript, typescript"),
@@ -215,7 +219,7 @@ ENTRIES: Mapping[str, Entry] = {
     "sandbox_exec": Entry(
         title="Run a shell command",
         about="Run one shell command and return its output at the end. For programs in Python or JavaScript use "
-        "sandbox_run; for what takes long use sandbox_exec_stream.",
+        "sandbox_run; for what takes long use sandbox_exec_stream, or start it in the background as sandbox_run says.",
         takes={
             "session_id": SESSION,
             "command": text("For /bin/sh -c"),

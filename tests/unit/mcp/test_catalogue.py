@@ -9,7 +9,7 @@ import pytest
 
 from k8e.client.errors import InvalidRequest
 from k8e.mcp.arguments import checked
-from k8e.mcp.catalogue import ENTRIES, tools
+from k8e.mcp.catalogue import ENTRIES, INSTRUCTIONS, tools
 from k8e.mcp.hosting import HANDLERS
 
 REQUIRED = {
@@ -63,6 +63,13 @@ def test_only_destroying_a_session_needs_its_id() -> None:
 )  # fmt: skip
 def test_every_tool_whose_answer_may_be_long_has_a_bound_that_can_be_raised(name: str) -> None:
     assert "25000 by default" in ENTRIES[name].takes["max_chars"]["description"]
+
+
+def test_a_model_reads_how_servers_are_started_and_looked_at() -> None:
+    for words in ("nohup CMD >/tmp/job.log 2>&1 &", "tail /tmp/job.log", "curl -s localhost:PORT", "after the call"):
+        assert words in ENTRIES["sandbox_run"].about
+        assert words in INSTRUCTIONS
+    assert "background" in ENTRIES["sandbox_exec"].about
 
 
 @pytest.mark.parametrize("tool", tools(("pypi.org",)), ids=lambda tool: tool.name)
