@@ -113,3 +113,23 @@ async def _looked(running: Awaitable[ExecResult]) -> dict[str, Any]:
     found = json.loads(normal(done.stdout))
     assert isinstance(found, dict)
     return found
+
+
+_INPUT_PROGRAMS = (
+    "print(input(), repr(sys.stdin), sys.stdin.mode, sys.stdin.encoding, sys.stdin.errors, sys.stdin.newlines)",
+    "print(sys.stdin.seekable(), sys.stdin.isatty(), sys.stdin is sys.__stdin__, sys.stdin.buffer.raw.closefd)",
+    "print(stat.S_ISFIFO(os.fstat(0).st_mode), sorted(os.listdir('/proc/self/fd'))[:3], os.get_inheritable(0))",
+    "print(sys.stdin.buffer.read(), sys.stdin.read())",
+    "os.system('cat')",
+)
+
+
+async def test_a_parked_interpreter_has_its_input_as_a_plain_one(cell: Cell) -> None:
+    for each in _INPUT_PROGRAMS:
+        code = f"import os, stat, sys; {each}"
+        parked = await cell.py(code, stdin=b"one\ntwo\n")
+        plain = await cell.argv("python3", "-c", code, stdin=b"one\ntwo\n")
+        assert (parked.stdout, parked.stderr) == (plain.stdout, plain.stderr), each
+        assert parked.stdout
+    await _assert_parked(cell)
+    assert (await cell.py(_PARKED, stdin=b"x")).stdout == b"True\n"

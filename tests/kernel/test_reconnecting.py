@@ -141,6 +141,26 @@ def test_every_way_of_running_a_command_survives_the_end_of_its_server(mortal: S
     assert after.settings == before.settings
 
 
+def test_input_goes_on_at_the_right_byte(mortal: Server) -> None:
+    lines = [f"{n}\n".encode() for n in range(200_000)]
+    with SandboxClient(target=mortal.target()) as client:
+        sid = client.create_session(runtime_class="container")
+        code = "head -n 50000 | tee half > /dev/null; until [ -e go ]; do sleep 0.05; done; cat > rest; cat half rest; exit 7"
+        argv = [sys.executable, "-m", "k8e", "sandbox", "run", "--session-id", sid, "--raw", "--timeout", "120", code]
+        process = subprocess.Popen(argv, env=mortal.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        with process, ThreadPoolExecutor(1) as threads:
+            talking = threads.submit(process.communicate, b"".join(lines))
+            assert eventually(lambda: client.exec(sid, "wc -l < half 2> /dev/null").stdout == "50000\n")
+            _end(mortal, "killed")
+            client.write_file(sid, "/workspace/go", "")
+            output, _ = talking.result()
+    assert process.returncode == 7
+    # What `head` read and did not print is gone, as in every shell; the rest comes once and in order.
+    kept = output.splitlines(keepends=True)
+    assert kept[:50_000] == lines[:50_000]
+    assert kept[50_001:] == lines[-len(kept) + 50_001 :]
+
+
 def test_a_command_that_waited_for_a_person_is_asked_about_again(mortal: Server) -> None:
     with SandboxClient(target=mortal.target()) as client:
         sid = client.create_session(runtime_class="container", gates=Gates(commands=("echo approved",)))

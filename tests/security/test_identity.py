@@ -28,8 +28,8 @@ from tests.support.walks import FOR_APPROVERS, walk_as_owner, walk_as_stranger
 
 pytestmark = pytest.mark.anyio
 
-NOT_IN_THE_FAKE = frozenset({"AttachExec", "DeleteWorkspace"})
-"""The fake engine keeps neither; the same walk over the real server has them."""
+NOT_IN_THE_FAKE = frozenset({"AttachExec", "WriteInput", "DeleteWorkspace"})
+"""The fake engine keeps none of them; the same walk over the real server has them."""
 
 
 @pytest.fixture

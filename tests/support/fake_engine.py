@@ -465,6 +465,12 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
         self._session(owner, session_id)
         raise NotFound("exec", exec_id)
 
+    async def write_input(
+        self, owner: OwnerId, session_id: SessionId, exec_id: str, offset: int, data: bytes, *, is_last: bool
+    ) -> tuple[int, bool]:
+        self._session(owner, session_id)
+        raise NotFound("exec", exec_id)
+
     async def start_run(
         self, owner: OwnerId, session_id: SessionId, command: Command, *, asked_by: str = ""
     ) -> FakeRunView:

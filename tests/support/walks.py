@@ -118,8 +118,22 @@ async def attached(owner: Caller, mine: Belongings) -> Answer:
     return answer
 
 
+async def fed(owner: Caller, mine: Belongings) -> Answer:
+    """A command can be given input while it runs."""
+    exec_id = "exec-that-reads"
+    start = pb.ExecRequest(session_id=mine.session_id, command="cat", exec_id=exec_id, with_stdin=True)
+    asked = pb.WriteInputRequest(session_id=mine.session_id, exec_id=exec_id, data=b"x", eof=True)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(owner.send("Exec", start), name="command")
+        while (answer := await owner.send("WriteInput", asked)).code == "NOT_FOUND" and not running.done():
+            await asyncio.sleep(0.01)
+        assert (await running).messages[0].stdout == "x"
+    return answer
+
+
 BESIDE: Mapping[str, Callable[[Caller, Belongings], Awaitable[Answer]]] = {
     "WatchFiles": watched,
     "AttachExec": attached,
+    "WriteInput": fed,
 }
 """RPCs that succeed only while something else happens."""

@@ -287,7 +287,7 @@ class RunSubAgentResponse(_message.Message):
     def __init__(self, session_id: _Optional[str] = ...) -> None: ...
 
 class ExecRequest(_message.Message):
-    __slots__ = ("session_id", "command", "timeout", "workdir", "background", "language", "argv", "env", "user", "code", "timeout_s", "workdir_bytes", "command_bytes", "exec_id")
+    __slots__ = ("session_id", "command", "timeout", "workdir", "background", "language", "argv", "env", "user", "code", "timeout_s", "workdir_bytes", "command_bytes", "exec_id", "with_stdin")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -309,6 +309,7 @@ class ExecRequest(_message.Message):
     WORKDIR_BYTES_FIELD_NUMBER: _ClassVar[int]
     COMMAND_BYTES_FIELD_NUMBER: _ClassVar[int]
     EXEC_ID_FIELD_NUMBER: _ClassVar[int]
+    WITH_STDIN_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     command: str
     timeout: int
@@ -323,7 +324,8 @@ class ExecRequest(_message.Message):
     workdir_bytes: bytes
     command_bytes: bytes
     exec_id: str
-    def __init__(self, session_id: _Optional[str] = ..., command: _Optional[str] = ..., timeout: _Optional[int] = ..., workdir: _Optional[str] = ..., background: _Optional[bool] = ..., language: _Optional[str] = ..., argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, bytes]] = ..., user: _Optional[str] = ..., code: _Optional[bytes] = ..., timeout_s: _Optional[float] = ..., workdir_bytes: _Optional[bytes] = ..., command_bytes: _Optional[bytes] = ..., exec_id: _Optional[str] = ...) -> None: ...
+    with_stdin: bool
+    def __init__(self, session_id: _Optional[str] = ..., command: _Optional[str] = ..., timeout: _Optional[int] = ..., workdir: _Optional[str] = ..., background: _Optional[bool] = ..., language: _Optional[str] = ..., argv: _Optional[_Iterable[bytes]] = ..., env: _Optional[_Mapping[str, bytes]] = ..., user: _Optional[str] = ..., code: _Optional[bytes] = ..., timeout_s: _Optional[float] = ..., workdir_bytes: _Optional[bytes] = ..., command_bytes: _Optional[bytes] = ..., exec_id: _Optional[str] = ..., with_stdin: _Optional[bool] = ...) -> None: ...
 
 class ExecResponse(_message.Message):
     __slots__ = ("stdout", "stderr", "exit_code", "session_id", "run_id", "status", "duration_ms", "truncated", "language", "reason", "stdout_bytes", "stderr_bytes", "signal", "detail", "egress_denied")
@@ -442,6 +444,28 @@ class AttachExecRequest(_message.Message):
     stderr_offset: int
     stop: bool
     def __init__(self, session_id: _Optional[str] = ..., exec_id: _Optional[str] = ..., stdout_offset: _Optional[int] = ..., stderr_offset: _Optional[int] = ..., stop: _Optional[bool] = ...) -> None: ...
+
+class WriteInputRequest(_message.Message):
+    __slots__ = ("session_id", "exec_id", "offset", "data", "eof")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    EXEC_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    EOF_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    exec_id: str
+    offset: int
+    data: bytes
+    eof: bool
+    def __init__(self, session_id: _Optional[str] = ..., exec_id: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., eof: _Optional[bool] = ...) -> None: ...
+
+class WriteInputResponse(_message.Message):
+    __slots__ = ("offset", "closed")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    closed: bool
+    def __init__(self, offset: _Optional[int] = ..., closed: _Optional[bool] = ...) -> None: ...
 
 class AttachRunRequest(_message.Message):
     __slots__ = ("run_id", "stdout_offset", "stderr_offset")

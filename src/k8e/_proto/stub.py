@@ -234,6 +234,12 @@ class SandboxStub:
             request_serializer=pb.AttachExecRequest.SerializeToString,
             response_deserializer=pb.ExecOutput.FromString,
         )
+        self.WriteInput: aio.UnaryUnaryMultiCallable[pb.WriteInputRequest, pb.WriteInputResponse]
+        self.WriteInput = channel.unary_unary(
+            "/sandbox.v1.SandboxService/WriteInput",
+            request_serializer=pb.WriteInputRequest.SerializeToString,
+            response_deserializer=pb.WriteInputResponse.FromString,
+        )
         self.AttachRun: aio.UnaryStreamMultiCallable[pb.AttachRunRequest, pb.ExecOutput]
         self.AttachRun = channel.unary_stream(
             "/sandbox.v1.SandboxService/AttachRun",

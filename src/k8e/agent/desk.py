@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import os
 
 from . import command, fields, scripts, users
@@ -67,6 +68,7 @@ class Desk:
         service.add_stream("exec", self._exec)
         service.add_stream("attach", self._attach)
         service.add_call("program", self._program)
+        service.add_call("input", self._input)
         service.add_call("kill", self._kill)
         service.add_call("resize", self._resize)
         service.add_call("foreground", self._foreground)
@@ -173,6 +175,15 @@ class Desk:
         is_parkable = language == "python" and program == _VENV_PYTHON
         if not (is_parkable and self._parking.start(subject, launch, code, plainly)):
             plainly()
+
+    def _input(self, args: Dict[str, Any]) -> Dict[str, Any]:
+        try:
+            data = binascii.a2b_base64(fields.text(args, "data"))
+        except ValueError as error:
+            raise Refusal("invalid", "data is no base64") from error
+        offset = fields.integer(args, "offset", 0)
+        taken, is_open = self._find(args).take_input(offset, data, fields.flag(args, "is_last"))
+        return {"offset": taken, "open": is_open}
 
     def _kill(self, args: Dict[str, Any]) -> None:
         subject, number = self._find(args), fields.integer(args, "signal", 9)

@@ -17,6 +17,7 @@ import termios
 import time
 
 from . import foreground, procs
+from .fields import Refusal
 from .pipes import Reader, Writer
 
 TYPE_CHECKING = False
@@ -79,6 +80,9 @@ class Exec:
         self._handle: Optional[Handle] = None
         self._readers: Dict[int, Reader] = {}
         self._writer: Optional[Writer] = None
+        self._early_input: List[Tuple[int, bytes]] = []
+        """What came while an interpreter was awaited: no more than a window of it."""
+        self._is_input_finished = False
         self._subscriber: Optional[Tuple[Link, int]] = None
         self._born = time.monotonic()
         self._timer: Optional[Timer] = None
@@ -136,12 +140,12 @@ class Exec:
         for fd in fds:
             os.close(fd)
 
-    def adopt(self, launch: Launch, handle: Handle, fds: Tuple[int, int], pid: int) -> None:
-        """Take over an interpreter that waits in a runner, with the read ends of its pipes."""
+    def adopt(self, launch: Launch, handle: Handle, fds: Tuple[int, int], stdin: int, pid: int) -> None:
+        """Take over an interpreter that waits in a runner, with our ends of its pipes; -1 for no input."""
         self._begin(launch)
         self._handle = handle
         handle.owner = self._hear
-        self._connect({1: fds[0], 2: fds[1]}, -1)
+        self._connect({1: fds[0], 2: fds[1]}, stdin)
         self._hear({"started": pid})
         if self._verdict:
             self._runners.kill(handle)
@@ -190,6 +194,11 @@ class Exec:
         self._readers = {channel: Reader(self._loop, fd, self._output) for channel, fd in outputs.items()}
         self._writer = Writer(self._loop, stdin, eof)
         self._writer.on_delivered = self._delivered
+        early, self._early_input = self._early_input, []
+        for offset, data in early:
+            self._writer.feed(offset, data)
+        if self._is_input_finished:
+            self._writer.finish()
         if self._subscriber is not None:  # it came while an interpreter was awaited
             link, number = self._subscriber
             for channel, reader in self._readers.items():
@@ -359,11 +368,26 @@ class Exec:
 
     def feed(self, offset: int, data: bytes) -> None:
         """Input from the engine."""
-        if self._writer is not None:
+        if self._writer is None:
+            self._early_input.append((offset, data))
+        else:
             self._writer.feed(offset, data)
+
+    def take_input(self, offset: int, data: bytes, is_last: bool) -> Tuple[int, bool]:
+        """Input that says where it belongs: how much was taken of all so far, and whether more may come."""
+        writer = self._writer
+        if writer is None:
+            return 0, self.is_running  # it waits for its interpreter
+        if offset > writer.received:
+            raise Refusal("invalid", "input goes on at %d, and not at %d" % (writer.received, offset))
+        writer.take(offset, data)
+        if is_last and writer.received >= offset + len(data):
+            writer.finish()
+        return writer.received, writer.is_open and self._end is None
 
     def finish_input(self) -> None:
         """No more input."""
+        self._is_input_finished = True
         if self._writer is not None:
             self._writer.finish()
 

@@ -31,7 +31,26 @@ def _customize() -> None:
             pass
 
 
-def _park() -> None:
+def _read_input(pipe: int) -> None:
+    """Have standard input from there, as if it had been there from the start."""
+    import os
+    import sys
+
+    os.dup2(pipe, 0)
+    io, old = sys.modules["io"], sys.stdin
+    raw = io.FileIO(0, "rb", closefd=False)
+    raw.name = "<stdin>"
+    new = io.TextIOWrapper(
+        io.BufferedReader(raw, raw._blksize),  # noqa: SLF001
+        encoding=old.encoding,
+        errors=old.errors,
+        newline="\n",
+    )
+    new.mode = "r"
+    sys.stdin = sys.__stdin__ = new  # type: ignore[misc]
+
+
+def _park(read_input) -> None:  # type: ignore[no-untyped-def]  # there is no `typing` here
     import os
     import sys
 
@@ -47,7 +66,10 @@ def _park() -> None:
             os._exit(0)
         order += piece
     os.close(line)
-    cwd, code, changed, *environment = order.split(b"\0")
+    cwd, code, has_input, changed, *environment = order.split(b"\0")
+    if has_input:
+        read_input(line - 1)
+    os.close(line - 1)
     os.chdir(cwd)
     if changed:
         os.environ.clear()
@@ -62,5 +84,5 @@ def _park() -> None:
 
 if not _comes_again():
     _customize()
-    _park()
-del _park, _customize, _comes_again
+    _park(_read_input)
+del _park, _read_input, _customize, _comes_again

@@ -11,7 +11,7 @@ than its program, and its memory and its table of descriptors have other sizes. 
 two, and gVisor has no call for it.
 
 A plain start is made instead whenever the program would find something else than these: another python3 first on PATH, a variable that it
-or its C library reads at start, another user, a terminal, input, an environment changed since parking, or a file in
+or its C library reads at start, another user, a terminal, an environment changed since parking, or a file in
 another working directory.
 """
 
@@ -71,6 +71,7 @@ class _Parked:
         self.handle: Optional[Handle] = None
         self.line, self.child_line = socket.socketpair()
         self.outputs: Tuple[int, int] = (-1, -1)
+        self.input = -1
         self.path = scripts.path_in(_WORKSPACE, ".py")
         self.placeholder = _placeholder()
         self.claim: Optional[Tuple[Exec, Launch, str, Callable[[], None]]] = None
@@ -168,11 +169,12 @@ class Parking:
         out, child_out = _pipe()
         err, child_err = _pipe()
         parked.outputs = (out, err)
-        fds = [os.open(os.devnull, os.O_RDONLY), child_out, child_err, parked.child_line.fileno()]
+        child_in, parked.input = os.pipe()
+        fds = [os.open(os.devnull, os.O_RDONLY), child_out, child_err, parked.child_line.fileno(), child_in]
         parked.handle = self._runners.take(lambda message: self._hear(parked, message))
         order = {"op": "spawn", "argv": parked.argv, "cwd": "/", "user": None, "tty": False}
         parked.handle.send(dict(order, env=dict(env, **{hook.VARIABLE: "199"})), fds)
-        for fd in fds[:3]:
+        for fd in (*fds[:3], child_in):
             os.close(fd)
         parked.child_line.close()
         self._loop.watch(parked.line.fileno(), READ, lambda events: self._arrived(parked))
@@ -223,7 +225,9 @@ class Parking:
             return
         self._parked.remove(parked)
         parked.line.close()
-        subject.adopt(launch, parked.handle, parked.outputs, parked.pid)
+        if not launch.stdin:
+            os.close(parked.input)
+        subject.adopt(launch, parked.handle, parked.outputs, parked.input if launch.stdin else -1, parked.pid)
         self._loop.later(_REFILL_DELAY_S, self.refill)
 
     def _load(self, parked: _Parked, launch: Launch, code: str) -> None:
@@ -246,7 +250,7 @@ class Parking:
         self._parked.remove(parked)
         self._loop.unwatch(parked.line.fileno())
         parked.line.close()
-        for fd in parked.outputs:
+        for fd in (*parked.outputs, parked.input):
             os.close(fd)
         if parked.handle is not None:
             self._runners.kill(parked.handle)
@@ -280,7 +284,7 @@ def _stamp(site: str) -> Stamp:
 
 
 def _fits(parked: _Parked, launch: Launch, code: str) -> bool:
-    if launch.stdin or launch.size is not None or launch.user is not None or "\0" in code:
+    if launch.size is not None or launch.user is not None or "\0" in code:
         return False
     if parked.form == _FILE and (
         os.path.normpath(launch.cwd) != _WORKSPACE or not scripts.is_writable(_WORKSPACE, launch)
@@ -308,7 +312,7 @@ def _pipe() -> Tuple[int, int]:
 
 
 def _order(launch: Launch, code: str, parked_env: Dict[str, str]) -> bytes:
-    parts = [os.fsencode(launch.cwd), os.fsencode(code)]
+    parts = [os.fsencode(launch.cwd), os.fsencode(code), b"1" if launch.stdin else b""]
     if list(launch.env.items()) == list(parked_env.items()):
         parts.append(b"")
     else:

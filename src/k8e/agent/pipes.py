@@ -22,6 +22,9 @@ __all__ = ["Reader", "Writer"]
 
 _READ_BYTES = 256 * 1024
 
+_WAITING_BYTES = 64 * 1024
+"""Of input that was taken and that nobody has read; with a pipe's as much again."""
+
 
 class Reader:
     """One output of a command on its way into an outbox."""
@@ -120,6 +123,16 @@ class Writer:
         self.received += len(fresh)
         self._pending += fresh
         self._write(0)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody may still read what is written."""
+        return self.fd >= 0
+
+    def take(self, offset: int, data: bytes) -> None:
+        """Take a piece at its offset, but none while much waits to be read; `received` says what was taken."""
+        if len(self._pending) < _WAITING_BYTES:
+            self.feed(offset, data)
 
     def finish(self) -> None:
         """Close once everything is written."""

@@ -39,7 +39,7 @@ _DEFAULT_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGST
 _SHELL = "/bin/sh"
 PARK_FD = 199
 """Where a parked interpreter finds its line to the agent; above anything a runner has open."""
-_CHILD_FDS = (0, 1, 2, PARK_FD)
+_CHILD_FDS = (0, 1, 2, PARK_FD, PARK_FD - 1)
 
 
 def send(sock: socket.socket, message: Dict[str, Any], fds: Sequence[int] = ()) -> None:

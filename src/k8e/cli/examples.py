@@ -44,6 +44,7 @@ BY_COMMAND = {
   k8e sandbox run "pip install ./my.whl"          # the next run sees it: same session
   k8e sandbox run --timeout 300 "pip install pandas matplotlib"
   k8e sandbox run --lang python < program.py
+  cat data.csv | k8e sandbox run --raw "sort | uniq -c"   # its input is yours; -n for none
   k8e sandbox run --raw "make test"               # output as it happens, exit code of the command
   k8e sandbox run --background "sleep 60; date"   # then: k8e sandbox poll <run_id>
   k8e sandbox run --git-repo https://example.com/project.git "ls repo"

@@ -17,6 +17,7 @@ from k8e.client.light.calls import Answer, Calls, Request, deadline, encoded
 
 if TYPE_CHECKING:
     from k8e.cli.entries import Entry
+    from k8e.cli.standard_input import StandardInput
 
 __all__ = ["kill_run", "poll_run", "run_program"]
 
@@ -33,7 +34,9 @@ STDERR = {"OUTPUT_CHANNEL_STDERR", "2"}
 def run_program(args: argparse.Namespace, calls: Calls) -> int:
     code = program(args)
     wanted = entries(args)
-    way = start if args.background else stream if args.raw else answer
+    given = standard_input(args, calls)
+    if args.no_input and args.code in {None, "-"}:
+        raise InvalidRequest("-n: the program itself is to come from standard input; give it as an argument")
 
     def work(session_id: str) -> int:
         if args.allowed_hosts is not None:
@@ -42,7 +45,14 @@ def run_program(args: argparse.Namespace, calls: Calls) -> int:
             from k8e.cli.entries import materialize
 
             materialize(calls, session_id, wanted)
-        return way(args, calls, request(args, session_id, code))
+        asked = request(args, session_id, code)
+        if args.background:
+            return start(args, calls, asked)
+        exec_id = new_exec_id()
+        if given is not None:
+            given.pass_on(session_id, exec_id)
+        way = stream if args.raw else answer
+        return way(args, calls, {**asked, "exec_id": exec_id, "with_stdin": given is not None})
 
     return in_session(args, calls, work)
 
@@ -58,7 +68,7 @@ def entries(args: argparse.Namespace) -> list[Entry]:
 
 def program(args: argparse.Namespace) -> bytes:
     """The program's exact bytes."""
-    if args.code is not None:
+    if args.code not in {None, "-"}:
         return os.fsencode(args.code)
     if sys.stdin.isatty():
         raise InvalidRequest("code: give the program as an argument or on standard input")
@@ -84,7 +94,7 @@ def request(args: argparse.Namespace, session_id: str, code: bytes) -> Request:
 
 
 def answer(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
-    result = calls.unary("Exec", {**asked, "exec_id": new_exec_id()}, timeout_s=deadline(timeout(args)))
+    result = calls.unary("Exec", asked, timeout_s=deadline(timeout(args)))
     shown: dict[str, object] = {
         **shapes.run(result),
         "session_id": result.text("session_id"),
@@ -101,7 +111,7 @@ def answer(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
 
 def stream(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
     with program_output(sys.stdout) as out, program_output(sys.stderr) as err:
-        begin = {"start": asked, "exec_id": new_exec_id()}
+        begin = {"start": asked, "exec_id": asked["exec_id"]}
         for item in calls.stream("ExecAttach", [begin], timeout_s=deadline(timeout(args))):
             if item.has("chunk"):
                 chunk = item.one("chunk")
@@ -109,6 +119,15 @@ def stream(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
             elif item.has("exit"):
                 return explained(item.one("exit"))
     raise ServerFailed("the server ended the stream without an exit code")
+
+
+def standard_input(args: argparse.Namespace, calls: Calls) -> StandardInput | None:
+    """For the program, unless that itself comes from there, nobody wants it to, or it is a terminal's."""
+    if args.no_input or args.background or args.code in {None, "-"}:
+        return None
+    from k8e.cli.standard_input import StandardInput, has_input
+
+    return StandardInput(calls) if has_input() else None
 
 
 def explained(end: Answer) -> int:

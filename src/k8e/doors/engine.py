@@ -358,6 +358,10 @@ class Engine(Protocol):
         self, owner: OwnerId, session_id: SessionId, exec_id: str, offsets: Mapping[int, int], *, stop: bool = False
     ) -> ExecStream: ...
 
+    async def write_input(
+        self, owner: OwnerId, session_id: SessionId, exec_id: str, offset: int, data: bytes, *, is_last: bool
+    ) -> tuple[int, bool]: ...
+
     async def start_run(
         self, owner: OwnerId, session_id: SessionId, command: Command, *, asked_by: str = ""
     ) -> RunView: ...

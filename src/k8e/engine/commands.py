@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import functools
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -33,6 +35,10 @@ __all__ = ["Commands", "ask", "processes"]
 
 _MAX_PROCESSES: Final = 65_536
 _COMM_BYTES: Final = 256
+_INPUT_PAUSE_S: Final = 0.002
+_INPUT_LONGEST_PAUSE_S: Final = 0.1
+_INPUT_WAIT_S: Final = 10.0
+"""For a command that does not read; then the caller asks again."""
 _ARGS_CHARS: Final = 4096
 
 
@@ -147,6 +153,27 @@ class Commands:
         known = answers.rows(answer, "execs", most=_MAX_PROCESSES)
         return any(answers.word(each, "id") == exec_id for each in known)
 
+    async def write_input(
+        self, session: Session, exec_id: str, offset: int, data: bytes, *, is_last: bool
+    ) -> tuple[int, bool]:
+        """How much of its input a command has taken, and whether it takes more; waits a while for it to read.
+
+        Raises: NotFound, InvalidSpec where something is missing before the offset, SandboxLost, SandboxFailed.
+        """
+        args = {"id": exec_id, "offset": offset, "data": base64.b64encode(data).decode("ascii"), "is_last": is_last}
+        end, pause_s, until = offset + len(data), _INPUT_PAUSE_S, time.monotonic() + _INPUT_WAIT_S
+        using = Use(session)
+        try:
+            while True:
+                answer = await ask(session, "input", args, kind="command", name=exec_id)
+                taken = answers.integer(answer, "offset", most=answers.INT64)
+                if taken >= end or not answer.get("open") or time.monotonic() > until:
+                    return taken, bool(answer.get("open"))
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, _INPUT_LONGEST_PAUSE_S)
+        finally:
+            using()
+
     def take_over(self, session: Session) -> None:
         """Callers of an earlier server may come back."""
         self._returning_in(session).take_over()
@@ -241,7 +268,11 @@ class Commands:
         limit = session.spec.limits.output_bytes
         captures = {STDOUT: Capture(limit, reserve), STDERR: Capture(limit, reserve)}
         stream = await self.open(
-            session, replace(command, stdin=bool(stdin)), exec_id=exec_id, keeps_output=True, is_known=is_known
+            session,
+            replace(command, stdin=command.stdin or bool(stdin)),
+            exec_id=exec_id,
+            keeps_output=True,
+            is_known=is_known,
         )
         feeding = self._tasks.start(_feed(stream, stdin), name=f"feed {stream.exec_id}") if stdin else None
         try:

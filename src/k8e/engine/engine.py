@@ -263,7 +263,7 @@ class Engine:
 
         `reserve` is asked before output is held; what it refuses is dropped, and the result says so.
         """
-        command = dataclasses.replace(command, stdin=bool(stdin))
+        command = dataclasses.replace(command, stdin=command.stdin or bool(stdin))
         session, is_known = await self._admitted(owner, session_id, command, asked_by, exec_id)
         return await self._commands.run(
             session, command, stdin=stdin, exec_id=exec_id, is_known=is_known, reserve=reserve
@@ -281,6 +281,14 @@ class Engine:
         """A command's output again; `stop` is for callers who will end it when they leave."""
         session = self._sessions.find(owner, session_id)
         return await self._commands.attach(session, exec_id, offsets, keep_in_sandbox_bytes=IN_SANDBOX_BYTES, stop=stop)
+
+    async def write_input(
+        self, owner: OwnerId, session_id: str, exec_id: str, offset: int, data: bytes, *, is_last: bool
+    ) -> tuple[int, bool]:
+        """Input for a command that was started with a name and `stdin`: how much was taken, and whether it reads on."""
+        return await self._commands.write_input(
+            self._sessions.find(owner, session_id), exec_id, offset, data, is_last=is_last
+        )
 
     async def pip_install(
         self,

@@ -8,7 +8,13 @@ __all__ = ["entries", "fill_kill_run", "fill_poll", "fill_run", "fill_runs"]
 
 
 def fill_run(run: Parser) -> None:
-    run.add_argument("code", nargs="?", help="the program; without it, standard input")
+    run.add_argument("code", nargs="?", help="the program; without it, or for -, standard input is the program")
+    run.add_argument(
+        "-n",
+        "--no-input",
+        action="store_true",
+        help="the program reads nothing; else it gets standard input where that is a pipe or a file",
+    )
     run.add_argument("--lang", default="bash", help="python, bash (default), node or ts")
     run.add_argument("--session-id", default="", help="run there instead of in the shared session")
     run.add_argument("--tenant", default="", help="a name under which session and workspace are found again")

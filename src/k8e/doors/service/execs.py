@@ -32,6 +32,8 @@ M = TypeVar("M", bound=Message)
 
 COMMAND_BYTES = 32 * 1024 * 1024
 ARGUMENTS = 4096
+INPUT_BYTES = 512 * 1024
+"""In one call; in base64 it fits into a frame to the sandbox."""
 
 
 class ExecRpcs:
@@ -52,7 +54,7 @@ class ExecRpcs:
         result = await self._engine.exec(
             call.owner,
             session_id,
-            command(request),
+            command(request, stdin=request.with_stdin),
             exec_id=fields.word(request.exec_id, "exec_id", required=False),
             asked_by=asked_by,
             reserve=call.reservation.grow,
@@ -85,7 +87,7 @@ class ExecRpcs:
         stream = await self._engine.open_exec(
             call.owner,
             session_id,
-            command(first.start, stdin=first.with_stdin),
+            command(first.start, stdin=first.with_stdin or first.start.with_stdin),
             exec_id=fields.word(first.exec_id or first.start.exec_id, "exec_id", required=False),
             asked_by=call.caller.identity,
         )
@@ -100,6 +102,19 @@ class ExecRpcs:
                 feeding.cancel()
         finally:
             await stream.close()
+
+    async def WriteInput(self, call: Call, request: pb.WriteInputRequest) -> pb.WriteInputResponse:
+        if len(request.data) > INPUT_BYTES:
+            raise InvalidSpec(f"is longer than {INPUT_BYTES} bytes: send it in pieces", field="data")
+        taken, is_open = await self._engine.write_input(
+            call.owner,
+            fields.session_id(request.session_id),
+            fields.word(request.exec_id, "exec_id"),
+            fields.offset(request.offset, "offset"),
+            request.data,
+            is_last=request.eof,
+        )
+        return pb.WriteInputResponse(offset=taken, closed=not is_open)
 
     async def AttachExec(self, call: Call, request: pb.AttachExecRequest) -> None:
         stream = await self._engine.attach_exec(
@@ -174,6 +189,8 @@ async def write_chunk(call: Call, text: str) -> None:
 
 def command(request: pb.ExecRequest, *, stdin: bool = False) -> Command:
     """The command that a request describes in one of three ways."""
+    if request.with_stdin and not request.exec_id:
+        raise InvalidSpec("needs an exec_id, by which the input is sent", field="with_stdin")
     # Where it names no interpreter it is only a word that is sent back.
     fields.word(request.language, "language", required=False)
     return Command(
