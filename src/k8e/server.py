@@ -110,7 +110,13 @@ def serve_until_stopped(settings: ServerSettings, environ: Mapping[str, str], re
         stage_skill(settings.data_dir / "server" / "skills")
         with ThreadPoolExecutor(max_workers=1) as asking:
             registries = asking.submit(read_registries, environ)
-            provisioned = ensure(Path(settings.tools_dir or settings.data_dir), report, env=environ)
+            provisioned = ensure(
+                Path(settings.tools_dir or settings.data_dir),
+                report,
+                env=environ,
+                addresses=settings.addresses(),
+                gvisor_timeout_s=settings.gvisor_timeout,
+            )
         try:
             # Before any sandbox is made: a server that cannot be reached must not fill a pool first.
             with reachable(settings) as places:

@@ -32,6 +32,8 @@ class ServerSettings:
     data_dir: Path
     tools_dir: str = ""
     """A data directory whose set-up is shared: several servers on one machine need gVisor only once. Empty: ours."""
+    gvisor_timeout: float = 900.0
+    """Seconds that finding, fetching or building gVisor may take at set-up."""
     listen: tuple[str, ...] = ()
     """host:port of the gRPC door; empty is 127.0.0.1 with `grpc_port`."""
     grpc_port: int = DEFAULT_PORT
@@ -151,6 +153,14 @@ def duration(text: str) -> float:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
 
 
+def some_time(text: str) -> float:
+    """A time that is not nothing."""
+    value = duration(text)
+    if not value:
+        raise ValueError("write a time such as 90, 15m or 2h")
+    return value
+
+
 def reserve(text: str) -> int:
     return 0 if text == "0" else size(text)
 
@@ -267,6 +277,7 @@ def collector(text: str) -> str:
 
 OPTIONS = (
     Option("tools_dir", str, "use what another data directory's set-up built"),
+    Option("gvisor_timeout", some_time, "longest that getting gVisor may take at set-up: 30m, 1h (default 15m)"),
     Option("listen", listen, "host:port of the gRPC service, several separated by commas (default 127.0.0.1:50051)"),
     Option("grpc_port", count, "its port on 127.0.0.1, where --listen is not given"),
     Option("advertise_hostname", host_name, "one more name for the server's certificate"),

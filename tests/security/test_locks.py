@@ -15,7 +15,7 @@ from k8e.cli import daemon
 from k8e.cli.running import is_running
 from k8e.locks import show
 from k8e.server import locked, make_directories
-from k8e.setup import provision
+from k8e.setup import turns
 from k8e.setup.report import Silent
 
 STRANGER = 65534
@@ -93,11 +93,11 @@ def test_no_stranger_keeps_others_waiting_for_a_start_or_for_set_up(data_dir: Pa
     # As an earlier version left them.
     for each in (start, tools / "lock"):
         each.touch(mode=0o644)
-    with daemon.alone(start), provision._alone(tools, Silent()):
+    with daemon.alone(start), turns.alone(tools / "lock", tools / "setup.json", Silent()):
         pass
     with locks_of_a_stranger(start, tools / "lock") as ways:
         assert ways == 0
-        with daemon.alone(start), provision._alone(tools, Silent()):
+        with daemon.alone(start), turns.alone(tools / "lock", tools / "setup.json", Silent()):
             # The control: they are locks.
             for each in (start, tools / "lock"):
                 with each.open() as other, pytest.raises(BlockingIOError):

@@ -10,19 +10,24 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from k8e.cli.output import say
 from k8e.cli.running import is_running, ready_pid
 from k8e.client.errors import DeadlineExceeded, ServerFailed, Unreachable
 from k8e.client.light.places import SYSTEM_DATA_DIR, has_died, last_settings
+from k8e.errors import Conflict, K8eError
 from k8e.locks import private
-from k8e.settings import AUTOSTARTED
+from k8e.settings import AUTOSTARTED, ServerSettings, load
 
-__all__ = ["client_only", "start", "wait_ready", "wait_stopped"]
+if TYPE_CHECKING:
+    from k8e.setup.early import Space
+    from k8e.setup.report import Reporter
 
+__all__ = ["check", "client_only", "start", "wait_ready", "wait_stopped"]
+
+USUAL_S = 5.0
 READY_S = 180.0
 STEP_S = 0.02
-NEWS_S = 5.0
 LOG_LINES = 20
 SUPERVISOR_S = 3.0
 """What a supervisor may take to start its server again after its death; then we do it."""
@@ -35,21 +40,22 @@ def start(data_dir: Path, environ: Mapping[str, str], settings: Mapping[str, str
     """
     if trouble := client_only():
         raise Unreachable(f"no server runs here, and {trouble}; name one with K8E_SANDBOX_ENDPOINT or --endpoint")
+    from k8e.setup.report import Stderr, title
+
+    report = Stderr()
     if settings is None:
         settings = inherited(data_dir, environ)
-        if is_anothers(data_dir) and came_back(data_dir):
+        if is_anothers(data_dir) and came_back(data_dir, report):
             return
-    prepare(data_dir, environ, settings)
+    server = title("server") if prepare(data_dir, environ, settings, report) else "server"
+    flags = [f"--{name.replace('_', '-')}={text}" for name, text in settings.items()]
+    if flags:
+        report.say(f"{server}: starting with {' '.join(flags)}")
     directory = data_dir / "server"
     directory.mkdir(parents=True, exist_ok=True)
     with alone(directory / "start.lock"):
-        if not is_running(data_dir):
-            flags = [f"--{name.replace('_', '-')}={text}" for name, text in settings.items()]
-            how = f" with {' '.join(flags)}" if flags else ""
-            say(f"starting the server{how} (log: {directory / 'server.log'})")
-            wait_ready(data_dir, spawn(data_dir, environ, flags))
-        else:
-            wait_ready(data_dir, None)
+        process = None if is_running(data_dir) else spawn(data_dir, environ, flags)
+        wait_ready(data_dir, process, report, server)
 
 
 def inherited(data_dir: Path, environ: Mapping[str, str]) -> Mapping[str, str]:
@@ -68,15 +74,15 @@ def is_anothers(data_dir: Path) -> bool:
     return last is not None and not last.is_autostarted and has_died(data_dir)
 
 
-def came_back(data_dir: Path) -> bool:
+def came_back(data_dir: Path, report: Reporter) -> bool:
     """Whether whoever started it has started it again, and it is ready."""
-    say("the server has died; waiting for whoever started it")
+    report.say("the server has died; waiting for whoever started it")
     end = time.monotonic() + SUPERVISOR_S
     while not is_running(data_dir):
         if time.monotonic() > end:
             return False
         time.sleep(STEP_S)
-    wait_ready(data_dir, None)
+    wait_ready(data_dir, None, report)
     return True
 
 
@@ -89,23 +95,53 @@ def client_only() -> str:
     return ""
 
 
-def prepare(data_dir: Path, environ: Mapping[str, str], settings: Mapping[str, str]) -> None:
-    """Do the set-up here, where its progress is seen; later starts find nothing to do."""
-    from k8e.errors import K8eError
-    from k8e.setup.provision import ensure
+def check(settings: ServerSettings, environ: Mapping[str, str], *, also: Sequence[Space] = ()) -> None:
+    """Find what would stop a start, or whoever writes `also` before it. Raises: ServerFailed."""
+    from k8e.setup import provision
     from k8e.setup.report import Stderr
 
-    # Others than root learn what is missing where root would look.
+    with told(settings.data_dir, Stderr()):
+        try:
+            place = tools_home(settings, environ)
+            provision.check(place, addresses=settings.addresses(), env=environ, also=also)
+        except Conflict:
+            if not is_running(settings.data_dir):  # another command may just have started what listens there
+                raise
+
+
+def prepare(data_dir: Path, environ: Mapping[str, str], given: Mapping[str, str], report: Reporter) -> bool:
+    """Do the set-up here, where its progress is seen; whether there was anything to do. Raises: ServerFailed."""
+    from k8e.setup.provision import ensure
+
+    with told(data_dir, report):
+        settings = load(data_dir, flags=given, environ=environ)
+    check(settings, environ)
+    with told(data_dir, report):
+        place = tools_home(settings, environ)
+        return ensure(place, report, env=environ, gvisor_timeout_s=settings.gvisor_timeout).has_worked
+
+
+def tools_home(settings: ServerSettings, environ: Mapping[str, str]) -> Path:
+    """Whose set-up the server uses; others than root learn what is missing where root would look."""
+    if settings.tools_dir:
+        return Path(settings.tools_dir)
     is_roots = os.geteuid() != 0 and not environ.get("K8E_DATA_DIR")
-    place = SYSTEM_DATA_DIR if is_roots else data_dir
+    return SYSTEM_DATA_DIR if is_roots else settings.data_dir
+
+
+@contextmanager
+def told(data_dir: Path, report: Reporter) -> Iterator[None]:
+    """What goes wrong with the host, for people and as an error of the SDK."""
     try:
-        tools_dir = settings.get("tools_dir") or environ.get("K8E_SANDBOX_TOOLS_DIR") or place
-        ensure(Path(tools_dir), Stderr(), env=environ)
+        yield
     except K8eError as error:
-        say(str(error))
+        report.say(str(error))
         raise ServerFailed(str(error)) from error
     except OSError as error:
         raise ServerFailed(f"cannot prepare {data_dir}: {error}") from error
+    except KeyboardInterrupt:
+        report.say("interrupted; run the same command again to go on")
+        raise
 
 
 def spawn(data_dir: Path, environ: Mapping[str, str], flags: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -122,21 +158,27 @@ def spawn(data_dir: Path, environ: Mapping[str, str], flags: Sequence[str]) -> s
         )
 
 
-def wait_ready(data_dir: Path, process: subprocess.Popen[bytes] | None) -> None:
+def wait_ready(
+    data_dir: Path, process: subprocess.Popen[bytes] | None, report: Reporter | None = None, name: str = "server"
+) -> None:
+    """Until it is ready: the one that we have started, or whichever one there is."""
+    from k8e.setup.report import Activity, Stderr
+
+    report = report or Stderr()
     begun = time.monotonic()
-    said = begun
+    log = data_dir / "server" / "server.log"
+    doing = Activity(title=name, doing="starting", since=begun, usual_s=USUAL_S)
     while not (
         is_running(data_dir) and ready_pid(data_dir) and (process is None or ready_pid(data_dir) == process.pid)
     ):
-        now = time.monotonic()
-        if (process is not None and process.poll() is not None) or now - begun > READY_S:
-            raise ServerFailed(f"the server did not start; the end of its log:\n{log_tail(data_dir)}")
-        if now - said > NEWS_S:
-            said = now
-            say(f"still starting … {now - begun:.0f} s")
+        if (process is not None and process.poll() is not None) or time.monotonic() - begun > READY_S:
+            report.clear()
+            raise ServerFailed(f"the server did not start; the end of its log ({log}):\n{log_tail(data_dir)}")
+        report.show(doing)
         time.sleep(STEP_S)
+    report.clear()
     if process is not None:
-        say(f"server ready after {time.monotonic() - begun:.1f} s")
+        report.say(f"{name}: ready after {time.monotonic() - begun:.1f} s (log: {log})")
         # It lives on without us; nobody waits for it here.
         process.returncode = 0
 

@@ -19,10 +19,19 @@ def examine(args: argparse.Namespace) -> int:
         say(f"nothing to examine: {trouble}")
         return SERVER
     from k8e.cli.trial import probes
+    from k8e.settings import load
     from k8e.setup.doctor import as_json, as_text, diagnose
     from k8e.setup.report import Stderr
 
     data_dir = Path(args.data_dir).absolute() if args.data_dir else own_data_dir(os.environ)
-    diagnosis = diagnose(data_dir, fix=args.fix, report=Stderr(), env=os.environ, more=probes(data_dir))
+    timeout_s = load(data_dir, flags={}, environ=os.environ).gvisor_timeout
+    diagnosis = diagnose(
+        data_dir,
+        fix=args.fix,
+        report=Stderr(),
+        env=os.environ,
+        gvisor_timeout_s=timeout_s,
+        more=probes(data_dir),
+    )
     print(terminal_safe(as_json(diagnosis) if args.json else as_text(diagnosis), keep=LINES))
     return 0 if diagnosis.ok else 1

@@ -18,7 +18,8 @@ def ensure_running(
 ) -> None:
     """Return when a server runs and is ready, started if none does. Raises: SandboxError.
 
-    It is started with these settings, or without any as the last one there was. With `only_after_death` one that was stopped is not started, nor another one beside it: Unreachable says so.
+    It is started with these settings, or without any as the last one there was. With `only_after_death` one that was
+    stopped is not started, nor another one beside it: Unreachable says so.
     """
     running = next((directory for directory in data_dirs(environ) if is_running(directory)), None)
     if running is not None and ready_pid(running) is not None:

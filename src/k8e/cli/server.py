@@ -13,12 +13,12 @@ from k8e.cli.examples import SERVER as SERVER_EXAMPLES
 from k8e.cli.output import BAD_INPUT, SERVER, print_json, say
 from k8e.client.light.calls import Calls
 from k8e.client.light.places import data_dirs, own_data_dir
-from k8e.settings import OPTIONS, load
+from k8e.settings import OPTIONS, ServerSettings, load
 
 if TYPE_CHECKING:
     from k8e.cli.grammar import Parser
 
-__all__ = ["fill", "serve", "show_status", "start_server", "stop_server"]
+__all__ = ["chosen_settings", "environment", "fill", "serve", "show_status", "start_server", "stop_server"]
 
 STOP_S = 90.0
 DESTROY_S = 600.0
@@ -66,6 +66,12 @@ def environment(args: argparse.Namespace) -> Mapping[str, str]:
     return {**os.environ, **({"K8E_DATA_DIR": str(args.data_dir.absolute())} if args.data_dir else {})}
 
 
+def chosen_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> ServerSettings:
+    """What flags, environment and file say. Raises: InvalidSpec."""
+    flags = {option.name: getattr(args, option.name) for option in OPTIONS}
+    return load(own_data_dir(environ), flags=flags, environ=environ, file=args.config)
+
+
 def serve(args: argparse.Namespace) -> int:
     from k8e.cli.daemon import client_only
     from k8e.errors import InvalidSpec, K8eError
@@ -79,9 +85,8 @@ def serve(args: argparse.Namespace) -> int:
     # What sudo or cron leave of a PATH often does not lead to the tools of the host's administrator.
     os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH") or os.defpath, *ADMIN_DIRECTORIES])
     environ = environment(args)
-    flags = {option.name: getattr(args, option.name) for option in OPTIONS}
     try:
-        settings = load(own_data_dir(environ), flags=flags, environ=environ, file=args.config)
+        settings = chosen_settings(args, environ)
     except InvalidSpec as error:
         say(str(error))
         return BAD_INPUT

@@ -14,16 +14,19 @@ __all__ = ["provision"]
 
 def provision(args: argparse.Namespace) -> int:
     from k8e.errors import K8eError
+    from k8e.settings import load
     from k8e.setup.provision import ensure
     from k8e.setup.report import Stderr
 
     data_dir = Path(args.data_dir).absolute() if args.data_dir else own_data_dir(os.environ)
+    report = Stderr()
     try:
-        made = ensure(data_dir, Stderr(), env=os.environ, again=True)
+        timeout_s = load(data_dir, flags={}, environ=os.environ).gvisor_timeout
+        made = ensure(data_dir, report, env=os.environ, gvisor_timeout_s=timeout_s, again=True)
     except K8eError as error:
-        say(str(error))
+        report.say(str(error))
         return SERVER
     for step, why in made.notes.items():
-        say(f"{step}: {why}")
+        report.say(f"{step}: {why}")
     say("set-up is complete")
     return 0

@@ -12,11 +12,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from k8e.errors import HostUnsupported
-from k8e.setup.report import Reporter, work
+from k8e.setup.report import Step
 
-__all__ = ["backports_sources", "candidate", "codename", "install_backported"]
+__all__ = ["apt", "backports_sources", "candidate", "codename", "install_backported", "mend_packages"]
 
-APT_TIMEOUT_S = 600.0
+LOCK_S = 300
+"""How long apt waits for another one to end."""
+INTERRUPTED = Path("/var/lib/dpkg/updates")
+MEND_TIMEOUT_S = 300.0
 
 
 def codename(os_release: str) -> str:
@@ -58,33 +61,48 @@ def _host_sources(suite: str, etc: Path) -> str:
     return backports_sources(suite, one_line, deb822)
 
 
-def _apt(arguments: list[str], label: str, report: Reporter, env: Mapping[str, str]) -> str:
+def apt(arguments: list[str], step: Step, *, timeout_s: float, env: Mapping[str, str]) -> str:
+    """Run one of apt's programs. Raises: HostUnsupported."""
+    program, *rest = arguments
+    options = ["-o", f"DPkg::Lock::Timeout={LOCK_S}"]
     quiet = {**env, "DEBIAN_FRONTEND": "noninteractive"}
-    return work(arguments, label=label, report=report, timeout_s=APT_TIMEOUT_S, env=quiet)
+    # An installation that is cut off leaves packages half installed.
+    is_cuttable = "install" not in rest
+    return step.run([program, *options, *rest], timeout_s=timeout_s, env=quiet, is_cuttable=is_cuttable)
+
+
+def mend_packages(step: Step, *, env: Mapping[str, str]) -> None:
+    """Finish what a killed package manager left half done; without this apt refuses to install anything."""
+    # The same sign that apt goes by.
+    if any(name.name.isdecimal() for name in INTERRUPTED.glob("*")):
+        quiet = {**env, "DEBIAN_FRONTEND": "noninteractive"}
+        step.run(["dpkg", "--configure", "-a"], timeout_s=MEND_TIMEOUT_S, env=quiet, is_cuttable=False)
 
 
 def install_backported(
     package: str,
     *,
     is_enough: Callable[[str], bool],
-    report: Reporter,
+    step: Step,
     env: Mapping[str, str],
+    timeout_s: float,
     etc: Path = Path("/etc"),
 ) -> None:
     """Install a package, from backports if the plain version is not enough. Raises: HostUnsupported."""
-    _apt(["apt-get", "update", "-q"], "apt-get update", report, env)
-    if is_enough(candidate(_apt(["apt-cache", "policy", package], "apt-cache policy", report, env))):
-        _apt(["apt-get", "install", "-y", "-q", "--no-install-recommends", package], "apt-get install", report, env)
+    mend_packages(step, env=env)
+    apt(["apt-get", "update", "-q"], step, timeout_s=timeout_s, env=env)
+    if is_enough(candidate(apt(["apt-cache", "policy", package], step, timeout_s=timeout_s, env=env))):
+        install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", package]
+        apt(install, step, timeout_s=timeout_s, env=env)
         return
     suite = codename((etc / "os-release").read_text(encoding="utf-8"))
     sources = _host_sources(suite, etc)
     if not suite or not sources.strip():
         raise HostUnsupported(f"no new enough {package} in this distribution, and its backports are not known here")
-    _install_from(sources, f"{suite}-backports", package, report, env)
+    _install_from(sources, f"{suite}-backports", package, step, timeout_s, env)
 
 
-def _install_from(sources: str, suite: str, package: str, report: Reporter, env: Mapping[str, str]) -> None:
-    report.say(f"taking {package} from {suite}")
+def _install_from(sources: str, suite: str, package: str, step: Step, timeout_s: float, env: Mapping[str, str]) -> None:
     with tempfile.TemporaryDirectory(prefix="k8e-apt-") as directory:
         listing = Path(directory, "sources.list")
         listing.write_text(sources, encoding="utf-8")
@@ -97,6 +115,6 @@ def _install_from(sources: str, suite: str, package: str, report: Reporter, env:
             "-o",
             "APT::Get::List-Cleanup=0",
         ]
-        _apt(["apt-get", *only, "update", "-q"], "apt-get update", report, env)
+        apt(["apt-get", *only, "update", "-q"], step, timeout_s=timeout_s, env=env)
         wanted = ["install", "-y", "-q", "--no-install-recommends", "-t", suite, package]
-        _apt(["apt-get", *only, *wanted], "apt-get install", report, env)
+        apt(["apt-get", *only, *wanted], step, timeout_s=timeout_s, env=env)

@@ -276,11 +276,15 @@ def _load(path: Path) -> Bundle:
     return Bundle(path=path, argv=argv, env={"PYTHONHOME": home, "PYTHONUTF8": "1", "PYTHONCOERCECLOCALE": "0"})
 
 
-def build(target: Path) -> Bundle:
-    """The bundle for this host and this agent below `target`; made if it is not there. Raises: HostUnsupported."""
+def build(target: Path, *, before: Callable[[], None] = lambda: None) -> Bundle:
+    """The bundle for this host and this agent below `target`; made if it is not there, after `before` was called.
+
+    Raises: HostUnsupported.
+    """
     interpreter = find_interpreter()
     path = target / digest(interpreter)
     if not path.is_dir():
+        before()
         python = target / f"python-{_python_digest(interpreter)}"
         _publish(python, partial(_fill_python, interpreter))
         _publish(path, partial(_fill, interpreter, python))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +17,13 @@ from pathlib import Path
 from k8e.errors import HostUnsupported
 from k8e.setup import gvisor, node, packages
 from k8e.setup.bundle import INSIDE, build
+from k8e.setup.early import OLDEST_KERNEL, kernel_version, nearest
+from k8e.setup.programs import finish
 from k8e.setup.provision import bundles_dir, notes, tools_dir
-from k8e.setup.report import finish
 
-__all__ = ["Check", "Probe", "kernel_version", "probes"]
+__all__ = ["Check", "Probe", "probes"]
 
 PROBE_TIMEOUT_S = 15.0
-OLDEST_KERNEL = (5, 19)
 FREE_BYTES = 2 << 30
 CONTROLLERS = ("cpu", "memory", "pids")
 NOBODY = 65534
@@ -47,12 +46,6 @@ class Check:
 
 
 Probe = Callable[[], Check]
-
-
-def kernel_version(release: str) -> tuple[int, int]:
-    """Major and minor of a kernel's release text."""
-    found = re.match(r"(\d+)\.(\d+)", release)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def _kernel() -> Check:
@@ -241,7 +234,7 @@ def _agent_python(data_dir: Path) -> Check:
 
 
 def _disk(data_dir: Path) -> Check:
-    place = next(path for path in (data_dir, *data_dir.parents) if path.exists())
+    place = nearest(data_dir)
     free = shutil.disk_usage(place).free
     detail = f"{free / (1 << 30):.1f} GiB free in {place}"
     return Check(name="disk space", ok=free >= FREE_BYTES, detail=detail, fix="free some, or choose another --data-dir")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from k8e.errors import HostUnsupported
 from k8e.setup.checks import Check, Probe, probes
+from k8e.setup.gvisor import TIMEOUT_S
 from k8e.setup.provision import ensure
 from k8e.setup.report import Reporter
 
@@ -36,14 +37,20 @@ def examine(data_dir: Path, more: Sequence[Probe] = ()) -> Diagnosis:
 
 
 def diagnose(
-    data_dir: Path, *, fix: bool, report: Reporter, env: Mapping[str, str], more: Sequence[Probe] = ()
+    data_dir: Path,
+    *,
+    fix: bool,
+    report: Reporter,
+    env: Mapping[str, str],
+    gvisor_timeout_s: float = TIMEOUT_S,
+    more: Sequence[Probe] = (),
 ) -> Diagnosis:
     """Examine the host; with `fix`, set up what is missing and examine it again."""
     before = examine(data_dir, more)
     if before.ok or not fix:
         return before
     try:
-        ensure(data_dir, report, env=env, again=True)
+        ensure(data_dir, report, env=env, gvisor_timeout_s=gvisor_timeout_s, again=True)
     except HostUnsupported as error:
         report.say(str(error))
     after = examine(data_dir, more)

@@ -5,7 +5,7 @@
 3. a build of a pinned revision with the host's Go toolchain;
 4. the distribution's package, from backports where the plain one is too old.
 
-The choice is written down (`tools/runsc.json`) with its origin and reused until the file changes. A `runsc` that
+All of them together have a limited time. The choice is written down (`tools/runsc.json`) with its origin and reused until the file changes. A `runsc` that
 cannot run a sandbox here within the probe's deadline is never chosen.
 """
 
@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -26,9 +27,10 @@ from pathlib import Path
 from k8e.errors import HostUnsupported
 from k8e.setup.apt import install_backported
 from k8e.setup.packages import find
-from k8e.setup.report import Reporter, finish, work
+from k8e.setup.programs import finish
+from k8e.setup.report import Step, duration
 
-__all__ = ["OLDEST", "PINNED", "Runsc", "acquire", "probe", "recorded", "version_date"]
+__all__ = ["OLDEST", "PINNED", "TIMEOUT_S", "Runsc", "acquire", "probe", "recorded", "version_date", "will_be_built"]
 
 PINNED = "v0.0.0-20260905035102-160fafc42237"
 """The revision that is built: the Go module's pseudo-version."""
@@ -38,8 +40,12 @@ OLDEST = 20240701
 
 ARCHIVE = "https://storage.googleapis.com/gvisor/releases/release/latest"
 ARCHIVE_TIMEOUT_S = 5.0
+ARCHIVE_USUAL_S = 30.0
 PROBE_TIMEOUT_S = 20.0
-BUILD_TIMEOUT_S = 1500.0
+BUILD_CORE_S = 240.0
+"""What building it takes of one core, from nothing."""
+TIMEOUT_S = 900.0
+"""For all origins together, unless the operator gives it more."""
 PROBE_WORD = "k8e-probe"
 CHUNK_BYTES = 1 << 20
 
@@ -54,7 +60,22 @@ class Runsc:
     stamp: str
 
 
-Origin = Callable[[Path, Reporter, Mapping[str, str]], Path | None]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What every origin gets."""
+
+    tools: Path
+    step: Step
+    env: Mapping[str, str]
+    end: float
+    """By the monotonic clock."""
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self.end - time.monotonic())
+
+
+Origin = Callable[[Attempt], Path | None]
 
 
 def version_date(text: str) -> int:
@@ -117,68 +138,75 @@ def _record(tools: Path, chosen: Runsc) -> None:
     unfinished.replace(tools / "runsc.json")
 
 
-def _from_path(tools: Path, report: Reporter, env: Mapping[str, str]) -> Path | None:
+def _from_path(attempt: Attempt) -> Path | None:
     found = find("runsc")
     return Path(found) if found else None
 
 
-def _fetch(url: str, target: Path) -> str:
+def _fetch(url: str, target: Path, attempt: Attempt) -> str:
     """Download to `target` and return its SHA-512."""
     seen = hashlib.sha512()
     # SAFETY: the scheme is fixed above; the content is used only after its checksum matched.
     with urllib.request.urlopen(url, timeout=ARCHIVE_TIMEOUT_S) as answer, target.open("wb") as file:  # noqa: S310
         while chunk := answer.read(CHUNK_BYTES):
+            if not attempt.left_s:
+                raise TimeoutError("the time for it is over")
+            attempt.step.tick()
             seen.update(chunk)
             file.write(chunk)
     return seen.hexdigest()
 
 
-def _from_archive(tools: Path, report: Reporter, env: Mapping[str, str]) -> Path | None:
+def _from_archive(attempt: Attempt) -> Path | None:
     machine = os.uname().machine
-    report.say("looking for gVisor in its release archive")
-    with tempfile.TemporaryDirectory(dir=tools, prefix=".archive-") as directory:
+    attempt.step.doing("looking in its release archive", usual_s=ARCHIVE_USUAL_S, most_s=attempt.left_s)
+    with tempfile.TemporaryDirectory(dir=attempt.tools, prefix=".archive-") as directory:
         binary, checksum = Path(directory, "runsc"), Path(directory, "runsc.sha512")
         try:
-            _fetch(f"{ARCHIVE}/{machine}/runsc.sha512", checksum)
-            found = _fetch(f"{ARCHIVE}/{machine}/runsc", binary)
+            _fetch(f"{ARCHIVE}/{machine}/runsc.sha512", checksum, attempt)
+            found = _fetch(f"{ARCHIVE}/{machine}/runsc", binary, attempt)
         except (OSError, urllib.error.URLError) as error:
-            report.say(f"  not reached ({getattr(error, 'reason', error)})")
-            return None
+            raise HostUnsupported(f"not reached ({getattr(error, 'reason', error)})") from error
         if found != checksum.read_text(encoding="ascii").split()[0]:
-            report.say("  its checksum does not match; not used")
-            return None
+            raise HostUnsupported("its checksum does not match")
         binary.chmod(0o755)
-        return binary.rename(tools / "runsc-archive")
+        return binary.rename(attempt.tools / "runsc-archive")
 
 
 def _go() -> str | None:
     return find("go") or find("/usr/local/go/bin/go")
 
 
-def _from_source(tools: Path, report: Reporter, env: Mapping[str, str]) -> Path | None:
-    built = tools / f"runsc-{PINNED}"
+def _from_source(attempt: Attempt) -> Path | None:
+    built = attempt.tools / f"runsc-{PINNED}"
     if built.is_file():
         return built
     go = _go()
     if go is None:
         return None
-    report.say(f"building gVisor {PINNED} with {go} (a minute or two)")
-    with tempfile.TemporaryDirectory(dir=tools, prefix=".build-") as directory:
+    usual_s = BUILD_CORE_S / len(os.sched_getaffinity(0))
+    attempt.step.doing("building", usual_s=usual_s, most_s=attempt.left_s)
+    with tempfile.TemporaryDirectory(dir=attempt.tools, prefix=".build-") as directory:
+        env = attempt.env
         home = env.get("HOME", directory)
         go_env = {"GOPATH": f"{home}/go", **env, "HOME": home, "CGO_ENABLED": "0", "GOBIN": directory, "GOFLAGS": ""}
         # Only gVisor's own build system names its builds; without this one would call itself VERSION_MISSING.
         flags = f"-ldflags=-s -w -X gvisor.dev/gvisor/runsc/version.version={PINNED}"
         argv = [go, "install", "-trimpath", flags, f"gvisor.dev/gvisor/runsc@{PINNED}"]
-        work(argv, label="building gVisor", report=report, timeout_s=BUILD_TIMEOUT_S, env=go_env)
+        attempt.step.run(argv, timeout_s=attempt.left_s, env=go_env)
         return Path(directory, "runsc").rename(built)
 
 
-def _from_package(tools: Path, report: Reporter, env: Mapping[str, str]) -> Path | None:
+def _from_package(attempt: Attempt) -> Path | None:
     if os.geteuid() != 0 or find("apt-get") is None:
         return None
-    report.say("installing the distribution's runsc")
-    install_backported("runsc", is_enough=lambda version: version_date(version) >= OLDEST, report=report, env=env)
-    return _from_path(tools, report, env)
+    attempt.step.doing("installing the distribution's runsc", most_s=attempt.left_s)
+
+    def is_enough(version: str) -> bool:
+        return version_date(version) >= OLDEST
+
+    install_backported("runsc", is_enough=is_enough, step=attempt.step, env=attempt.env, timeout_s=attempt.left_s)
+    return _from_path(attempt)
 
 
 ORIGINS: tuple[tuple[str, Origin], ...] = (
@@ -189,6 +217,11 @@ ORIGINS: tuple[tuple[str, Origin], ...] = (
 )
 
 
+def will_be_built() -> bool:
+    """Whether a build is to be expected, as far as one can know without trying anything."""
+    return find("runsc") is None and _go() is not None
+
+
 def _judge(path: Path) -> tuple[str, str]:
     """Its version, and why it cannot be used (empty when it can)."""
     version = _version(path)
@@ -197,10 +230,12 @@ def _judge(path: Path) -> tuple[str, str]:
     return version, probe(path)
 
 
-def _try(name: str, origin: Origin, tools: Path, report: Reporter, env: Mapping[str, str]) -> Runsc | str:
+def _try(name: str, origin: Origin, attempt: Attempt) -> Runsc | str:
     """The program from one origin, or why there is none."""
+    if not attempt.left_s:
+        return f"{name}: not tried"
     try:
-        path = origin(tools, report, env)
+        path = origin(attempt)
         if path is None:
             return f"{name}: not available"
         version, trouble = _judge(path)
@@ -211,19 +246,27 @@ def _try(name: str, origin: Origin, tools: Path, report: Reporter, env: Mapping[
     return Runsc(path=str(path), version=version, origin=name, stamp=_stamp(path))
 
 
-def acquire(tools: Path, report: Reporter, *, env: Mapping[str, str]) -> Runsc:
+def acquire(tools: Path, step: Step, *, env: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Runsc:
     """The recorded choice, or a new one. Raises: HostUnsupported, with what each origin answered."""
     if chosen := recorded(tools):
+        step.end(f"{chosen.version}, {chosen.origin}")
         return chosen
     tools.mkdir(parents=True, exist_ok=True)
+    for leftover in (*tools.glob(".build-*"), *tools.glob(".archive-*")):
+        shutil.rmtree(leftover, ignore_errors=True)
+    attempt = Attempt(tools=tools, step=step, env=env, end=time.monotonic() + timeout_s)
     troubles: list[str] = []
     for name, origin in ORIGINS:
-        outcome = _try(name, origin, tools, report, env)
+        outcome = _try(name, origin, attempt)
         if isinstance(outcome, Runsc):
             _record(tools, outcome)
-            report.say(f"gVisor: {outcome.version} ({outcome.origin})")
+            step.end(f"{outcome.version}, {outcome.origin}")
             return outcome
         troubles.append(outcome)
-    for leftover in tools.glob(".build-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    if not attempt.left_s:
+        troubles.append(
+            f"its {duration(timeout_s)} were over; what was compiled is kept: to give it more time, set "
+            "K8E_SANDBOX_GVISOR_TIMEOUT=1h and run `k8e doctor --fix`"
+        )
+        step.say(troubles[-1])
     raise HostUnsupported("gVisor could not be had:\n  " + "\n  ".join(troubles))

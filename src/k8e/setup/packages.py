@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from k8e.errors import HostUnsupported
-from k8e.setup.report import Reporter, work
+from k8e.setup.apt import apt, mend_packages
+from k8e.setup.report import Step
 
 __all__ = ["ADMIN_DIRECTORIES", "NEEDS", "Need", "advice", "find", "install", "missing", "names"]
 
 UPDATE_TIMEOUT_S = 300.0
-INSTALL_TIMEOUT_S = 1800.0
+INSTALL_TIMEOUT_S = 1500.0
+USUAL_S = 60.0
 ADMIN_DIRECTORIES = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 """Where a plain user's PATH does not look, but the tools of a host's administrator live."""
 
@@ -64,10 +66,6 @@ def missing(look: Look = find) -> tuple[Need, ...]:
     return tuple(need for need in NEEDS if look(need.thing) is None)
 
 
-def _command(packages: Sequence[str]) -> list[str]:
-    return ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
-
-
 def names(needs: Sequence[Need]) -> list[str]:
     """Each package once: some have several of the things."""
     return list(dict.fromkeys(need.package for need in needs))
@@ -81,7 +79,7 @@ def advice(needs: Sequence[Need]) -> str:
     return "\n".join(["missing on this host:", *lines, f"as root: {command}"])
 
 
-def install(needs: Sequence[Need], report: Reporter, *, env: Mapping[str, str]) -> None:
+def install(needs: Sequence[Need], step: Step, *, env: Mapping[str, str]) -> None:
     """Install them with apt, as root. Raises: HostUnsupported, saying what to do by hand."""
     if os.geteuid() != 0:
         raise HostUnsupported(advice(needs))
@@ -89,8 +87,9 @@ def install(needs: Sequence[Need], report: Reporter, *, env: Mapping[str, str]) 
         raise HostUnsupported(
             f"{advice(needs)}\nthis host has no apt-get: install the same with its own package manager"
         )
-    quiet = {**env, "DEBIAN_FRONTEND": "noninteractive"}
-    wanted = names(needs)
-    report.say(f"installing system packages: {' '.join(wanted)}")
-    work(["apt-get", "update", "-q"], label="apt-get update", report=report, timeout_s=UPDATE_TIMEOUT_S, env=quiet)
-    work(_command(wanted), label="apt-get install", report=report, timeout_s=INSTALL_TIMEOUT_S, env=quiet)
+    packages = names(needs)
+    step.doing(f"installing {len(packages)} with apt-get", usual_s=USUAL_S, most_s=UPDATE_TIMEOUT_S + INSTALL_TIMEOUT_S)
+    mend_packages(step, env=env)
+    apt(["apt-get", "update", "-q"], step, timeout_s=UPDATE_TIMEOUT_S, env=env)
+    wanted = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
+    apt(wanted, step, timeout_s=INSTALL_TIMEOUT_S, env=env)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 import stat
 import subprocess
 import sys
@@ -28,7 +29,7 @@ PATIENCE_S = 60.0
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host where nothing needs to be installed."""
-    monkeypatch.setattr(daemon, "prepare", lambda data_dir, environ, settings: None)
+    monkeypatch.setattr(daemon, "prepare", lambda data_dir, environ, given, report: False)
 
 
 @pytest.fixture
@@ -96,6 +97,23 @@ def test_a_server_that_dies_at_start_is_an_error_with_the_end_of_its_log(
     monkeypatch.setattr(daemon, "spawn", dying)
     with pytest.raises(ServerFailed, match="the reason"):
         daemon.start(tmp_path, {})
+
+
+@needs_root("anybody else is told so first")
+def test_an_address_that_another_program_has_is_said_before_anything_is_made(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        host, port = taken.getsockname()
+        with pytest.raises(ServerFailed, match=f"cannot listen on {host}:{port}"):
+            daemon.start(tmp_path / "data", {"K8E_SANDBOX_LISTEN": f"{host}:{port}"})
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_root("anybody else is told so first")
+def test_an_address_that_our_own_server_has_just_taken_is_no_trouble(tmp_path: Path) -> None:
+    make_directories(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken, locked(tmp_path):
+        host, port = taken.getsockname()
+        daemon.check(load(tmp_path, flags={"listen": f"{host}:{port}"}, environ={}), {})
 
 
 @needs_root("anybody else is told so first")

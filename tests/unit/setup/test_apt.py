@@ -1,10 +1,14 @@
-"""Reading the host's own package sources, in both of apt's formats."""
+"""The host's own package sources, in both of apt's formats, and installing from them after one was cut off."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from k8e.setup import apt, packages
 from k8e.setup.apt import backports_sources, candidate, codename
+from k8e.setup.report import Step
 
 DEB822 = """\
 Types: deb
@@ -62,3 +66,26 @@ def test_one_line_sources_keep_their_options() -> None:
 
 def test_a_host_without_the_suite_has_no_backports() -> None:
     assert backports_sources("trixie", "", DEB822).strip() == ""
+
+
+@pytest.mark.parametrize("left", [(), ("0001",)], ids=["whole", "cut off"])
+def test_what_a_killed_installation_left_is_finished_first(
+    tmp_path: Path, step: Step, monkeypatch: pytest.MonkeyPatch, left: tuple[str, ...]
+) -> None:
+    programs, calls, updates = tmp_path / "bin", tmp_path / "calls", tmp_path / "updates"
+    for directory in (programs, updates):
+        directory.mkdir()
+    for name in ("dpkg", "apt-get"):
+        (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{calls}\n')
+        (programs / name).chmod(0o755)
+    for name in left:
+        (updates / name).touch()
+    monkeypatch.setattr(apt, "INTERRUPTED", updates)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    packages.install(packages.NEEDS[:2], step, env={"PATH": f"{programs}:/usr/bin:/bin"})
+    waits = f"-o DPkg::Lock::Timeout={apt.LOCK_S}"
+    assert calls.read_text().splitlines() == [
+        *["dpkg --configure -a" for _ in left],
+        f"apt-get {waits} update -q",
+        f"apt-get {waits} install -y -q --no-install-recommends runc nftables",
+    ]

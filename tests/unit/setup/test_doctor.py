@@ -9,19 +9,12 @@ from pathlib import Path
 import pytest
 
 from k8e.setup import checks, doctor
-from k8e.setup.checks import Check, kernel_version
+from k8e.setup.checks import Check
 from k8e.setup.doctor import Diagnosis, as_json, as_text
 from k8e.setup.report import Silent
 
 GOOD = Check(name="kernel", ok=True, detail="6.18", fix="boot another")
 BAD = Check(name="gvisor", ok=False, detail="not set up", fix="k8e doctor --fix")
-
-
-@pytest.mark.parametrize(
-    ("release", "version"), [("6.18.44-fc-v490", (6, 18)), ("5.19.0", (5, 19)), ("5.4", (5, 4)), ("odd", (0, 0))]
-)
-def test_the_kernel_version_is_read(release: str, version: tuple[int, int]) -> None:
-    assert kernel_version(release) == version
 
 
 def test_the_json_has_the_published_shape_and_a_fix_only_where_needed() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from k8e.errors import HostUnsupported
 from k8e.setup import gvisor
-from k8e.setup.report import Silent
+from k8e.setup.report import Activity, Step, Steps
 
 GOOD = """#!/bin/sh
 case "$1" in --version) echo "runsc version release-20260101.0"; exit 0 ;; esac
@@ -61,23 +61,23 @@ def test_a_program_that_is_not_one_cannot_be_started(tmp_path: Path) -> None:
 
 
 def test_the_choice_is_recorded_and_reused_until_the_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Step
 ) -> None:
     program = _program(tmp_path / "runsc", GOOD)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     tools = tmp_path / "tools"
-    chosen = gvisor.acquire(tools, Silent(), env={})
+    chosen = gvisor.acquire(tools, step, env={})
     assert (chosen.path, chosen.version, chosen.origin) == (str(program), "release-20260101.0", "found on PATH")
     assert gvisor.recorded(tools) == chosen
     _program(program, GOOD + "# replaced\n")
     assert gvisor.recorded(tools) is None
 
 
-def test_when_nothing_works_each_origin_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_nothing_works_each_origin_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
     old = _program(tmp_path / "runsc", GOOD.replace("20260101", "20221219"))
     monkeypatch.setattr(gvisor, "ORIGINS", (("found on PATH", lambda *_: old), ("archive", lambda *_: None)))
     with pytest.raises(HostUnsupported) as caught:
-        gvisor.acquire(tmp_path / "tools", Silent(), env={})
+        gvisor.acquire(tmp_path / "tools", step, env={})
     assert "is older than" in str(caught.value)
     assert "archive: not available" in str(caught.value)
 
@@ -86,3 +86,52 @@ def test_when_nothing_works_each_origin_says_why(tmp_path: Path, monkeypatch: py
 def test_a_damaged_record_is_as_good_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "runsc.json").write_text(text, encoding="utf-8")
     assert gvisor.recorded(tmp_path) is None
+
+
+class Heard:
+    """What a person would see."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.activities: list[Activity] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def show(self, activity: Activity) -> None:
+        self.activities.append(activity)
+
+    def clear(self) -> None: ...
+
+
+def _only_source(monkeypatch: pytest.MonkeyPatch, go: Path) -> None:
+    monkeypatch.setattr(gvisor, "_go", lambda: str(go))
+    last = ("the distribution's package", lambda attempt: pytest.fail("there was no time left"))
+    monkeypatch.setattr(gvisor, "ORIGINS", (("built from source", gvisor._from_source), last))
+
+
+def test_a_build_takes_no_longer_than_its_line_says_and_the_operator_may_say_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = _program(tmp_path / "go", "#!/bin/sh\necho compiling; sleep 86397 & sleep 86397\n")
+    _only_source(monkeypatch, go)
+    heard = Heard()
+    with (
+        Steps(heard, log=tmp_path / "setup.log", shared=tmp_path / "setup.json") as steps,
+        pytest.raises(HostUnsupported, match=r"(?s)no end after.*compiling.*setup\.log.*not tried"),
+    ):
+        gvisor.acquire(tmp_path / "tools", steps.step("gVisor"), env={"PATH": "/usr/bin:/bin"}, timeout_s=0.5)
+    assert 0 < heard.activities[0].most_s <= 0.5
+    assert "set K8E_SANDBOX_GVISOR_TIMEOUT=1h and run `k8e doctor --fix`" in heard.lines[-1]
+    assert "compiling" in (tmp_path / "setup.log").read_text()
+    assert not list((tmp_path / "tools").glob(".build-*"))
+
+
+def test_a_build_in_time_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
+    go = _program(tmp_path / "go", f"#!/bin/sh\ncat >$GOBIN/runsc <<'END'\n{GOOD}END\nchmod 755 $GOBIN/runsc\n")
+    _only_source(monkeypatch, go)
+    left_by_a_killed_one = tmp_path / "tools" / ".build-x"
+    left_by_a_killed_one.mkdir(parents=True)
+    chosen = gvisor.acquire(tmp_path / "tools", step, env={"PATH": "/usr/bin:/bin"}, timeout_s=60)
+    assert chosen.origin == "built from source"
+    assert not left_by_a_killed_one.exists()

@@ -6,7 +6,7 @@ import pytest
 
 from k8e.errors import HostUnsupported
 from k8e.setup import packages
-from k8e.setup.report import Silent
+from k8e.setup.report import Step
 
 
 def test_a_complete_host_lacks_nothing() -> None:
@@ -34,10 +34,10 @@ def test_a_package_with_two_of_the_things_is_named_once() -> None:
     assert packages.advice(lacking).splitlines()[-1].endswith("--no-install-recommends util-linux")
 
 
-def test_without_root_nothing_is_installed_and_everything_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_root_nothing_is_installed_and_everything_is_said(monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(HostUnsupported, match="as root: apt-get install --no-install-recommends runc"):
-        packages.install(packages.NEEDS[:1], Silent(), env={})
+        packages.install(packages.NEEDS[:1], step, env={})
 
 
 def test_a_tool_outside_a_plain_users_path_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

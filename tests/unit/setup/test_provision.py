@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import socket
 import threading
 from pathlib import Path
 
 import pytest
 
-from k8e.errors import HostUnsupported
+from k8e.errors import Conflict, HostUnsupported
 from k8e.setup import packages, provision
-from k8e.setup.provision import ensure, notes
-from k8e.setup.report import Reporter, Silent
+from k8e.setup.provision import Work, ensure, notes
+from k8e.setup.report import Silent, Step
 from tests.support.skips import needs_root
 
 by_root = needs_root("set-up installs programs")
@@ -22,12 +23,12 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A complete host on which gVisor cannot be had; counts the attempts."""
     attempts: list[str] = []
 
-    def fail(tools: Path, report: Reporter, env: object) -> None:
+    def fail(work: Work, step: Step) -> None:
         attempts.append("gvisor")
         raise HostUnsupported("no origin worked")
 
     monkeypatch.setattr(packages, "missing", lambda: ())
-    monkeypatch.setattr(provision, "OPTIONAL", (("gvisor", fail),))
+    monkeypatch.setattr(provision, "OPTIONAL", (("gvisor", "gVisor", fail),))
     return attempts
 
 
@@ -77,8 +78,37 @@ def test_a_data_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None
         ensure(tmp_path / "file", Silent(), env={})
 
 
-class Waiting:
-    """Lets go of the lock as soon as somebody says that it waits."""
+@by_root
+@pytest.mark.parametrize("trouble", ["disk", "port"])
+def test_what_would_stop_it_later_is_said_before_anything_is_made(
+    tmp_path: Path, tried: list[str], monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        addresses = [taken.getsockname()] if trouble == "port" else []
+        if trouble == "disk":
+            monkeypatch.setattr(provision, "DATA_BYTES", 10**18)
+        with pytest.raises((HostUnsupported, Conflict), match=r"K8E_DATA_DIR|K8E_SANDBOX_LISTEN"):
+            ensure(tmp_path, Silent(), env={}, addresses=addresses)
+    assert (tried, list(tmp_path.iterdir())) == ([], [])
+
+
+@by_root
+def test_a_full_disk_keeps_nobody_from_using_what_is_there(
+    tmp_path: Path, tried: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure(tmp_path, Silent(), env={})
+    monkeypatch.setattr(provision, "DATA_BYTES", 10**18)
+    ensure(tmp_path, Silent(), env={})
+
+
+@by_root
+def test_whether_anything_was_done_is_known(tmp_path: Path, tried: list[str]) -> None:
+    assert ensure(tmp_path, Silent(), env={}).has_worked
+    assert not ensure(tmp_path, Silent(), env={}).has_worked
+
+
+class Waiting(Silent):
+    """Notices when somebody says that it waits."""
 
     def __init__(self) -> None:
         self.heard = threading.Event()
