@@ -360,7 +360,9 @@ async def tracing(settings: ServerSettings) -> AsyncIterator[tuple[Tracing, ...]
     try:
         from k8e.telemetry import traces
     except ModuleNotFoundError as error:
-        raise HostUnsupported(f"--otel-endpoint needs more: pip install 'k8e[otel]' ({error})") from error
+        raise HostUnsupported(
+            f"--otel-endpoint needs more: in k8e's checkout, pip install '.[otel]' ({error})"
+        ) from error
     with contextlib.closing(traces.Tracing(traces.exporting(settings.otel_endpoint))) as one:
         yield (one,)
 

@@ -19,10 +19,10 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture
-def told(environ: dict[str, str]) -> list[str]:
+def told(users_environ: dict[str, str]) -> list[str]:
     """What every example printed."""
     script = f"\necho; echo '{BETWEEN}'\n".join(example for example, _ in EXAMPLES)
-    done = subprocess.run(["bash", "-c", script], env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash", "-c", script], env=users_environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split(BETWEEN)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from k8e.client import SandboxClient
 from k8e.settings import OPTIONS
 from tests.support.dev_mode import PATIENT
 from tests.support.executed import blocks, follow, shell
+from tests.support.users_checkout import UsersCheckout
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "approvals.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$\n\n```text\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
@@ -26,18 +26,20 @@ def no_pager(client: SandboxClient) -> Iterator[None]:
     client.delete_api_key("pager")
 
 
-def test_the_examples_answer_as_the_page_says(environ: dict[str, str], tmp_path: Path, no_pager: None) -> None:
+def test_the_examples_answer_as_the_page_says(
+    users_checkout: UsersCheckout, users_environ: dict[str, str], tmp_path: Path, no_pager: None
+) -> None:
     document = blocks(DOCUMENT)
     assert len(document) >= 5
     assert all(block.answer is not None for block in document)
-    with shell(tmp_path, environ) as here:
+    with shell(tmp_path, users_environ) as here:
         follow(document, here)
     ((program, shown),) = PROGRAMS
     assert DOCUMENT.count("```python\n") == 1
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", PATIENT + program],
+        [str(users_checkout.python), "-X", "dev", "-c", PATIENT + program],
         cwd=tmp_path / "work",
-        env=environ,
+        env=users_environ,
         capture_output=True,
         text=True,
         check=False,

@@ -20,7 +20,7 @@ def test_every_example_is_followed_by_its_answer() -> None:
     assert len(EXAMPLES) == DOCUMENT.count("```sh\n") == 5
 
 
-def test_the_examples_print_what_the_document_says(environ: dict[str, str], tmp_path: Path) -> None:
+def test_the_examples_print_what_the_document_says(users_environ: dict[str, str], tmp_path: Path) -> None:
     script = f"\necho; echo '{BETWEEN}'\n".join(example for example, _ in EXAMPLES)
     # A person is quicker than a busy machine.
     assert script.count("timeout 5 ") == 1
@@ -30,7 +30,7 @@ def test_the_examples_print_what_the_document_says(environ: dict[str, str], tmp_
         argv = ["bash", "-c", f"set -e\n{script.replace(PORT, str(port))}\nwait"]
         done = subprocess.run(
             argv,
-            env=environ,
+            env=users_environ,
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
             capture_output=True,

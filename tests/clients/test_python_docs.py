@@ -1,20 +1,24 @@
-"""docs/python.md is true: its programs are run as they stand there, and print what it says."""
+"""docs/python.md is true: with what it says to install, its programs are run as they stand there, and print what it says."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.dev_mode import PATIENT
+from tests.support.users_checkout import INSTALLED_BY, UsersCheckout
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(
     r"^## (.*?)$\n.*?^```python\n(.*?)^```$\n\n```text\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE
 )
+
+
+def test_what_it_says_to_install_is_what_its_programs_are_run_with() -> None:
+    assert re.findall(r"^```sh\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE) == [f"{INSTALLED_BY}\n"]
 
 
 def test_every_program_is_followed_by_what_it_prints() -> None:
@@ -23,9 +27,10 @@ def test_every_program_is_followed_by_what_it_prints() -> None:
 
 
 @pytest.mark.parametrize(("program", "shown"), [pytest.param(*rest, id=title) for title, *rest in EXAMPLES])
-def test_a_program_prints_what_the_page_says(program: str, shown: str, environ: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", PATIENT + program], env=environ, capture_output=True, text=True, check=False
-    )
+def test_a_program_prints_what_the_page_says(
+    program: str, shown: str, users_checkout: UsersCheckout, users_environ: dict[str, str]
+) -> None:
+    argv = [str(users_checkout.python), "-X", "dev", "-c", PATIENT + program]
+    done = subprocess.run(argv, env=users_environ, capture_output=True, text=True, check=False)
     assert (done.stderr, done.returncode) == ("", 0)
     assert done.stdout == shown

@@ -1,16 +1,15 @@
-"""README.md is true: its commands and programs are run as they stand there, and answer what it says."""
+"""README.md is true: in a fresh checkout its commands and programs are run as they stand there, and answer what it says."""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.commands import K8E
+from tests.support.users_checkout import UsersCheckout
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,17 +20,8 @@ def _blocks(language: str) -> list[str]:
 
 
 def _commands() -> list[str]:
-    """Every line that starts our command; `make test` is what runs this."""
+    """Every line that starts our command; `make test` is what runs this, and the installation is done before."""
     return [line.partition("   #")[0] for block in _blocks("sh") for line in block.splitlines() if "k8e " in line]
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A directory where `./k8e` is the installed command: the launcher's own work has tests of its own."""
-    directory = tmp_path / "checkout"
-    directory.mkdir()
-    (directory / "k8e").symlink_to(K8E)
-    return directory
 
 
 def test_there_is_something_to_run() -> None:
@@ -41,8 +31,12 @@ def test_there_is_something_to_run() -> None:
 
 
 @pytest.mark.parametrize("command", _commands())
-def test_a_command_of_the_readme_answers_as_it_says(command: str, checkout: Path, environ: dict[str, str]) -> None:
-    done = subprocess.run(["bash", "-c", command], cwd=checkout, env=environ, capture_output=True, check=False)
+def test_a_command_of_the_readme_answers_as_it_says(
+    command: str, users_checkout: UsersCheckout, users_environ: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=users_checkout.root, env=users_environ, capture_output=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     (shown,) = map(json.loads, _blocks("json"))
     told = json.loads(done.stdout)
@@ -52,8 +46,11 @@ def test_a_command_of_the_readme_answers_as_it_says(command: str, checkout: Path
 
 
 @pytest.mark.parametrize("program", _blocks("python"))
-def test_a_program_of_the_readme_runs(program: str, environ: dict[str, str]) -> None:
-    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
+def test_a_program_of_the_readme_runs(
+    program: str, users_checkout: UsersCheckout, users_environ: dict[str, str]
+) -> None:
+    argv = [str(users_checkout.python), "-c", program]
+    done = subprocess.run(argv, env=users_environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "42\n\n2 /workspace/data.csv\ndone\n"
 

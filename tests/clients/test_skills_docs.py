@@ -11,11 +11,11 @@ from tests.support.executed import blocks, follow, shell
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "skills.md").read_text(encoding="utf-8")
 
 
-def test_the_examples_answer_as_the_document_says(environ: dict[str, str], tmp_path: Path) -> None:
+def test_the_examples_answer_as_the_document_says(users_environ: dict[str, str], tmp_path: Path) -> None:
     document = blocks(DOCUMENT)
     assert len(document) >= 7
     assert all(block.answer is not None for block in document)
-    with shell(tmp_path, environ) as here:
+    with shell(tmp_path, users_environ) as here:
         follow(document, here)
 
 

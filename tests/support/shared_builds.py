@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +13,13 @@ import pytest
 __all__ = ["built_once"]
 
 
-def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], None]) -> Path:
+def built_once(
+    factory: pytest.TempPathFactory, name: str, build: Callable[[Path], None], *, is_movable: bool = True
+) -> Path:
     """The directory that `build` has filled; whoever comes first builds, the others wait for it.
 
-    A build that fails or is killed leaves nothing that counts, and the next one begins anew.
+    A build that fails or is killed leaves nothing that counts, and the next one begins anew. One that is not movable is
+    made at its place, because its files hold their own paths.
     """
     base = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -23,7 +27,13 @@ def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path
     target = base / f"built-{name}"
     with (base / f"built-{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not target.exists():
+        done = base / f"built-{name}.done"
+        if not is_movable and not done.exists():
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir()
+            build(target)
+            done.touch()
+        elif not target.exists():
             unfinished = factory.mktemp(f"unfinished-{name}")
             build(unfinished)
             unfinished.rename(target)

@@ -91,7 +91,7 @@ def client_only() -> str:
     if sys.platform != "linux":
         return "one can be started only on Linux"
     if importlib.util.find_spec("cryptography") is None:
-        return "only the client is installed (pip install 'k8e[server]' adds the rest)"
+        return "only the client is installed (in k8e's checkout, pip install '.[server]' adds the rest)"
     return ""
 
 

@@ -148,7 +148,7 @@ def test_an_installation_without_the_servers_parts_says_so(tmp_path: Path, words
     environ = {"K8E_DATA_DIR": str(tmp_path / "nowhere"), "HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, (tmp_path / "nowhere").exists()) == (2, False)
-    assert "k8e[server]" in done.stdout + done.stderr
+    assert "pip install '.[server]'" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
 
