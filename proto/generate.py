@@ -52,6 +52,10 @@ VERSION_STAMP = re.compile(
     re.MULTILINE,
 )
 
+# In the pool that all modules share, a user's own stubs of another version of this file would be an error.
+SHARED_POOL = "_descriptor_pool.Default()"
+OWN_POOL = "_descriptor_pool.DescriptorPool()"
+
 
 def stub(services: FileDescriptorSet) -> str:
     """The stub module's text."""
@@ -83,7 +87,7 @@ def generate(out: Path) -> dict[str, str]:
     if code:
         sys.exit(code)
     made = {
-        name: VERSION_STAMP.sub("", (out / "sandbox" / "v1" / name).read_text())
+        name: VERSION_STAMP.sub("", (out / "sandbox" / "v1" / name).read_text()).replace(SHARED_POOL, OWN_POOL)
         for name in ("sandbox_pb2.py", "sandbox_pb2.pyi")
     }
     return made | {"stub.py": stub(FileDescriptorSet.FromString(descriptors.read_bytes()))}

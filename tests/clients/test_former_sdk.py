@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,14 +69,96 @@ def test_a_program_of_that_time_runs(environ: dict[str, str]) -> None:
     assert done.stdout == "2  0\n42\nstreamed\n['/workspace/main.py'] print(40 + 2)\n"
 
 
+# As the documents of that time say, typed in the root of a checkout.
+GENERATING = """\
+python -m grpc_tools.protoc -I proto --python_out=sdk/python --grpc_python_out=sdk/python proto/sandbox/v1/sandbox.proto
+touch sdk/python/sandbox/__init__.py sdk/python/sandbox/v1/__init__.py
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What of a checkout their users need, with the stubs that they generate."""
+    root = tmp_path_factory.mktemp("checkout")
+    for name in (".gitignore", "proto/sandbox/v1/sandbox.proto", "sdk/python/sandbox_client.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, root / name)
+    (root / "src").symlink_to(ROOT / "src")
+    subprocess.run("git init -q && git add .", shell=True, cwd=root, check=True)
+    typed(root, GENERATING)
+    return root
+
+
+def typed(where: Path, lines: str) -> None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(["sh", "-ec", lines], cwd=where, env={**os.environ, "PATH": path}, check=True)
+
+
 @pytest.fixture
-def stubs(tmp_path: Path) -> Path:
-    """As the documents of that time say: `python -m grpc_tools.protoc -I proto …`."""
-    where = tmp_path / "stubs"
-    where.mkdir()
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", "proto", f"--python_out={where}"]
-    subprocess.run([*command, f"--grpc_python_out={where}", "sandbox/v1/sandbox.proto"], cwd=ROOT, check=True)
-    return where
+def stubs(checkout: Path) -> Path:
+    return checkout / "sdk" / "python"
+
+
+def test_what_users_generate_is_nothing_that_git_sees(checkout: Path) -> None:
+    made = checkout / "sdk" / "python" / "sandbox" / "v1" / "sandbox_pb2_grpc.py"
+    seen = subprocess.run(
+        ["git", "ls-files", "--others", "--exclude-standard"], cwd=checkout, capture_output=True, text=True, check=True
+    )
+    assert (made.exists(), seen.stdout) == (True, "")
+
+
+def test_the_sdk_is_where_it_was_and_needs_no_installation(stubs: Path, environ: dict[str, str]) -> None:
+    """With grpc and protobuf, which generating brings along, and without our package or anything else that it names."""
+    program = (
+        "import sys\n"
+        "sys.modules |= {'yaml': None, 'regex': None}\n"
+        "import importlib.util\n"
+        "print(importlib.util.find_spec('k8e'))\n"
+        "import sandbox_client\n"
+        "print(sandbox_client.__file__)\n"
+        "with sandbox_client.sandbox_session(runtime_class='gvisor') as (client, sid):\n"
+        "    print(client.exec(sid, 'echo here').stdout.strip())\n"
+    )
+    # Without `site` there are the libraries and not the link by which this checkout is installed among them.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program],
+        cwd=stubs,
+        env={**environ, "PYTHONPATH": sysconfig.get_path("purelib")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout == f"None\n{stubs}/sandbox_client.py\nhere\n"
+
+
+THEIRS = "from sandbox.v1 import sandbox_pb2 as theirs, sandbox_pb2_grpc"
+OURS = "import sandbox_client; from k8e._proto import sandbox_pb2 as ours"
+BOTH = """
+print(theirs.ExecRequest(session_id="a", command="b").SerializeToString() == ours.ExecRequest(session_id="a", command="b").SerializeToString())
+print("of_another_version" in theirs.ExecRequest.DESCRIPTOR.fields_by_name, "of_another_version" in ours.ExecRequest.DESCRIPTOR.fields_by_name)
+"""
+
+
+@pytest.mark.parametrize("order", [(THEIRS, OURS), (OURS, THEIRS)], ids=["theirs first", "ours first"])
+@pytest.mark.parametrize("is_other", [False, True], ids=["same version", "another version"])
+def test_their_stubs_and_ours_load_in_one_process(
+    checkout: Path, tmp_path: Path, order: tuple[str, str], is_other: bool
+) -> None:
+    place = checkout / "sdk" / "python"
+    if is_other:
+        place = tmp_path / "sdk" / "python"
+        shutil.copytree(checkout, tmp_path, dirs_exist_ok=True, symlinks=True)
+        schema = tmp_path / "proto" / "sandbox" / "v1" / "sandbox.proto"
+        begin = "message ExecRequest {\n"
+        assert begin in schema.read_text()
+        schema.write_text(schema.read_text().replace(begin, f"{begin}  string of_another_version = 9999;\n"))
+        typed(tmp_path, GENERATING)
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join([*order, BOTH])], cwd=place, capture_output=True, text=True, check=False
+    )
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert done.stdout == f"True\n{is_other} False\n"
 
 
 def test_stubs_that_users_generate_work_with_nothing_but_the_ca(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.test_former_sdk import GENERATING
 from tests.support.dev_mode import PATIENT
-from tests.support.users_checkout import INSTALLED_BY, UsersCheckout
+from tests.support.users_checkout import INSTALLED_BY, UsersCheckout, shell_blocks
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(
@@ -18,7 +19,7 @@ EXAMPLES = re.findall(
 
 
 def test_what_it_says_to_install_is_what_its_programs_are_run_with() -> None:
-    assert re.findall(r"^```sh\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE) == [f"{INSTALLED_BY}\n"]
+    assert shell_blocks(DOCUMENT) == [f"{INSTALLED_BY}\n", GENERATING]
 
 
 def test_every_program_is_followed_by_what_it_prints() -> None:

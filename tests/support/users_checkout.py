@@ -33,8 +33,8 @@ class UsersCheckout:
         return self.root / ".venv" / "bin" / "python"
 
 
-def shell_blocks(document: Path) -> list[str]:
-    return re.findall(r"^```sh\n(.*?)^```$", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+def shell_blocks(document: str) -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```$", document, re.DOTALL | re.MULTILINE)
 
 
 def _copy(target: Path) -> None:
@@ -50,7 +50,9 @@ def _copy(target: Path) -> None:
 def _build(target: Path) -> None:
     _copy(target)
     environ = {**_environ(target.parent), "K8E_DATA_DIR": str(target / "nowhere")}
-    (install,) = [block for block in shell_blocks(target / "README.md") if INSTALLED_BY in block]
+    (install,) = [
+        block for block in shell_blocks((target / "README.md").read_text(encoding="utf-8")) if INSTALLED_BY in block
+    ]
     subprocess.run(["bash", "-ec", install], cwd=target, env=environ, check=True, stdin=subprocess.DEVNULL)
     # Any command that starts no server; the launcher installs what it needs.
     started = subprocess.run(["./k8e", "sandbox", "status"], cwd=target, env=environ, check=False)
@@ -75,7 +77,11 @@ def users_checkout(tmp_path_factory: pytest.TempPathFactory) -> UsersCheckout:
 @pytest.fixture
 def users_environ(environ: dict[str, str], users_checkout: UsersCheckout, tmp_path: Path) -> dict[str, str]:
     """With the line of docs/install.md: `k8e` is the checkout's."""
-    (line,) = [block for block in shell_blocks(ROOT / "docs" / "install.md") if block.startswith("PATH=")]
+    (line,) = [
+        block
+        for block in shell_blocks((ROOT / "docs" / "install.md").read_text(encoding="utf-8"))
+        if block.startswith("PATH=")
+    ]
     shown = subprocess.run(
         ["bash", "-ec", f'{line}printf %s "$PATH"'],
         cwd=users_checkout.root,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
@@ -40,7 +41,7 @@ class Schema:
 
     def __init__(self, edge: Edge, lobby: Lobby) -> None:
         # Its stubs take an asynchronous generator for something else.
-        self._told: Any = ReflectionServicer(service_names=NAMES)
+        self._told: Any = ReflectionServicer(service_names=NAMES, pool=schemas())
         self._edge = edge
         self._lobby = lobby
 
@@ -53,6 +54,14 @@ class Schema:
             await refuse(context, error)
         async for answer in self._told.ServerReflectionInfo(request_iterator, context):
             yield answer
+
+
+def schemas() -> DescriptorPool:
+    """What can be asked about: our messages are in no pool that others share."""
+    pool = DescriptorPool()
+    for file in (SERVICE.file, health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
+        pool.AddSerializedFile(file.serialized_pb)
+    return pool
 
 
 def add_tooling(server: aio.Server, edge: Edge, lobby: Lobby) -> Health:
