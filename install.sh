@@ -255,9 +255,10 @@ remove_program() {
         rm -f "$units/k8e.service"
         if [ -d /run/systemd/system ]; then systemctl daemon-reload || :; fi
     fi
-    # The machine's own server, which is root's, says there whom to trust; a file without its mark is somebody else's.
+    # The machine's own server, which is root's, says there whom to trust; a file without its mark, or a link, is
+    # somebody else's.
     config=/etc/k8e/k8e.yaml
-    if [ "$(id -u)" = 0 ] && [ "$data" = /var/lib/k8e ] && head -n 1 "$config" 2>/dev/null | grep -q '^# Written by the k8e server'; then
+    if [ "$(id -u)" = 0 ] && [ "$data" = /var/lib/k8e ] && [ ! -h "$config" ] && head -n 1 "$config" 2>/dev/null | grep -q '^# Written by the k8e server'; then
         rm -f "$config"
         rmdir /etc/k8e 2>/dev/null || :
     fi

@@ -238,7 +238,12 @@ class Stop:
 
 def make_directories(data_dir: Path) -> None:
     """Others may pass through to the CA's certificate; the engine's records are nobody else's."""
-    for path, mode in ((data_dir, 0o755), (data_dir / "server", 0o755), (data_dir / "engine", 0o700)):
+    for path, mode in (
+        (data_dir, 0o755),
+        (data_dir / "server", 0o755),
+        (data_dir / "server" / "tls", 0o755),
+        (data_dir / "engine", 0o700),
+    ):
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(mode)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from k8e.errors import K8eError
 from k8e.identity import Authority, ServerCertificate, ensure_server_certificate, host_names
-from k8e.identity.announcing import announce
+from k8e.identity.announcing import announce, certificate_text, config_text
 from k8e.settings import ServerSettings
 
 __all__ = ["announce_authority", "renew", "server_certificate"]
@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 SYSTEM_DATA_DIR = Path("/var/lib/k8e")
 SYSTEM_CONFIG = Path("/etc/k8e/k8e.yaml")
+FORMER_CERTIFICATE = "serving-kube-apiserver.crt"
+"""Beside the CA: where the former Python SDK looks for whom to trust, without being told."""
 RENEW_EVERY_S = 3600.0
 """How often the certificate is looked at; it is made anew a month before it ends."""
 
@@ -59,10 +61,15 @@ def announce_authority(settings: ServerSettings, authority: Authority, endpoint:
     """Let every user of this machine find whom to trust, where this is the machine's own server."""
     if settings.data_dir != SYSTEM_DATA_DIR or os.geteuid() != 0:
         return
-    try:
-        is_ours = announce(SYSTEM_CONFIG, authority.pem, endpoint)
-    except OSError as error:
-        log.warning("cannot announce the CA", extra={"path": str(SYSTEM_CONFIG), "reason": str(error)})
-        return
-    if not is_ours:
-        log.info("left a file that is not ours as it is", extra={"path": str(SYSTEM_CONFIG)})
+    former = settings.data_dir / "server" / "tls" / FORMER_CERTIFICATE
+    for path, text in (
+        (SYSTEM_CONFIG, config_text(authority.pem, endpoint)),
+        (former, certificate_text(authority.pem)),
+    ):
+        try:
+            is_ours = announce(path, text)
+        except OSError as error:
+            log.warning("cannot announce the CA", extra={"path": str(path), "reason": str(error)})
+            continue
+        if not is_ours:
+            log.info("left a file that is not ours as it is", extra={"path": str(path)})

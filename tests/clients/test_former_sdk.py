@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import sandbox_client
-from tests.support.servers import Server
+from k8e.setup.provision import Provisioned
+from tests.support.servers import NO_POOL, Server
 
 ROOT = Path(__file__).resolve().parents[2]
+APRIL = str(Path(__file__).with_name("april_sdk.py"))
+SPOKEN = "True\nTrue\n42 oops 3\n['one', 'two']\nprint(40 + 2) ['/workspace/main.py']\nTrue\n"
+"""What it prints where all is well."""
 ANY = object()
 """A default that may be ours."""
 
@@ -167,7 +172,53 @@ def test_stubs_that_users_generate_work_with_nothing_but_the_ca(
     ca = server.data_dir / "server" / "tls" / "sandbox-ca.crt"
     done = spoken(stubs, server, {**environ, "K8E_SANDBOX_CERT": str(ca)})
     assert (done.stderr, done.returncode) == ("", 0)
-    assert done.stdout == ("True\nTrue\n42 oops 3\n['one', 'two']\nprint(40 + 2) ['/workspace/main.py']\nTrue\n")
+    assert done.stdout == SPOKEN
+
+
+# A server that takes these directories for /var/lib/k8e and /etc/k8e: the real ones are the machine's.
+AS_SYSTEM = """
+import sys
+from pathlib import Path
+from k8e import trust
+from k8e.cli.main import main
+trust.SYSTEM_DATA_DIR, trust.SYSTEM_CONFIG = Path(sys.argv.pop(1)), Path(sys.argv.pop(1))
+sys.exit(main())
+"""
+# What programs see on such a machine; everything else in these two places is not there.
+SEEN = """
+mount -t tmpfs t /etc && mkdir /etc/k8e && mount --bind "$2" /etc/k8e
+mount -t tmpfs t /var/lib && mkdir /var/lib/k8e && mount --bind "$1" /var/lib/k8e
+shift 2 && exec "$@"
+"""
+
+
+@pytest.fixture
+def system(data_dir: Path, host: Provisioned) -> Iterator[tuple[Server, Path]]:
+    """The machine's own server, and its /etc/k8e."""
+    etc = data_dir / "etc"
+    program = ("-c", AS_SYSTEM, str(data_dir), str(etc / "k8e.yaml"))
+    server = Server(data_dir, *NO_POOL, program=program)
+    server.start()
+    yield server, etc
+    server.destroy()
+
+
+def test_a_program_of_that_time_needs_no_setting_at_all(system: tuple[Server, Path], stubs: Path) -> None:
+    server, etc = system
+
+    def seen(*argv: str) -> subprocess.CompletedProcess[str]:
+        inside = ["unshare", "--mount", "sh", "-ec", SEEN, "sh", str(server.data_dir), str(etc), *argv]
+        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(stubs)}
+        return subprocess.run(inside, env=environ, capture_output=True, text=True, check=False)
+
+    done = seen(sys.executable, APRIL, server.target().endpoint)
+    assert (done.stderr, done.returncode, done.stdout) == ("", 0, SPOKEN)
+    # Everybody may look for it there.
+    stranger = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "cat"]
+    certificate = seen(*stranger, "/var/lib/k8e/server/tls/serving-kube-apiserver.crt").stdout
+    ca = (server.data_dir / "server" / "tls" / "sandbox-ca.crt").read_text()
+    assert (ca in certificate, "PRIVATE KEY" in certificate) == (True, False)
+    assert base64.b64encode(ca.encode()).decode() in seen(*stranger, "/etc/k8e/k8e.yaml").stdout
 
 
 def test_the_same_stubs_do_not_trust_a_server_without_its_ca(
@@ -193,9 +244,8 @@ def other_ca() -> Callable[[Path], Path]:
 
 def spoken(stubs: Path, server: Server, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(stubs)])
-    program = Path(__file__).with_name("april_sdk.py")
     return subprocess.run(
-        [sys.executable, str(program), server.target().endpoint],
+        [sys.executable, APRIL, server.target().endpoint],
         env={**environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -287,20 +287,23 @@ def test_where_systemd_runs_it_is_told(machine: Machine, dist: Dist) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first_line", "left"), [(MARK, "none"), ("apiVersion: v1", "k8e.yaml")], ids=["ours", "other"]
+    ("first_line", "written", "left"),
+    [(MARK, "k8e.yaml", "none"), ("apiVersion: v1", "k8e.yaml", "k8e.yaml"), (MARK, "target", "k8e.yaml target")],
+    ids=["ours", "other", "link"],
 )
 def test_the_machines_own_announcement_goes_and_somebody_elses_stays(
-    machine: Machine, dist: Dist, first_line: str, left: str
+    machine: Machine, dist: Dist, first_line: str, written: str, left: str
 ) -> None:
     machine.install(dist.program, INSTALL_K8E_DATA_DIR="/var/lib/k8e")
     # In a mount namespace of its own: the real directories are the machine's.
     script = """
-        mount -t tmpfs t /var/lib && mount -t tmpfs t /etc && mkdir /etc/k8e && echo "$2" >/etc/k8e/k8e.yaml
+        mount -t tmpfs t /var/lib && mount -t tmpfs t /etc && mkdir /etc/k8e && echo "$2" >/etc/k8e/"$3"
+        [ -e /etc/k8e/k8e.yaml ] || ln -s "$3" /etc/k8e/k8e.yaml
         sh "$1" && { ls /etc/k8e 2>/dev/null || echo none; }
     """
-    argv = ["unshare", "-m", "sh", "-c", script, "sh", str(machine.bin / "k8e-uninstall.sh"), first_line]
+    argv = ["unshare", "-m", "sh", "-c", script, "sh", str(machine.bin / "k8e-uninstall.sh"), first_line, written]
     ended = subprocess.run(argv, env=machine.environ, capture_output=True, text=True, check=False)
-    assert ended.stdout == f"{left}\n", ended.stderr
+    assert ended.stdout.split() == left.split(), ended.stderr
 
 
 # --- with a server ----------------------------------------------------------------------------------------------------

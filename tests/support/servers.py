@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,8 +36,16 @@ _PAUSE_S = 0.01
 class Server:
     """One data directory and whichever process serves it now."""
 
-    def __init__(self, data_dir: Path, *flags: str, tools_dir: Path = TOOLS_DIR, listen: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *flags: str,
+        tools_dir: Path = TOOLS_DIR,
+        listen: str = "127.0.0.1:0",
+        program: Sequence[str] = ("-m", "k8e"),
+    ) -> None:
         self.data_dir = data_dir
+        self._program = program
         self._tools_dir = tools_dir
         self._flags = flags
         self._listen = listen
@@ -55,7 +63,7 @@ class Server:
 
     def start(self) -> None:
         use_prepared_images(self.data_dir)
-        argv = [sys.executable, "-m", "k8e", "server", "--data-dir", str(self.data_dir), *self._flags]
+        argv = [sys.executable, *self._program, "server", "--data-dir", str(self.data_dir), *self._flags]
         with (self.data_dir / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*argv, "--tools-dir", str(self._tools_dir), "--listen", self._listen],

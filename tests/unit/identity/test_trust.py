@@ -66,11 +66,30 @@ async def test_a_disk_that_fails_for_a_while_is_tried_again(tmp_path: Path, monk
 
 def test_only_the_machines_own_server_announces_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = Office.open(tmp_path / "server", clock=Clock()).authority
-    config = tmp_path / "etc" / "k8e.yaml"
+    config, former = tmp_path / "etc" / "k8e.yaml", tmp_path / "server" / "tls" / "serving-kube-apiserver.crt"
     monkeypatch.setattr(trust, "SYSTEM_CONFIG", config)
-    trust.announce_authority(load(tmp_path, flags={}, environ={}), authority, "127.0.0.1:1")
-    assert not config.exists()
+    settings = load(tmp_path, flags={}, environ={})
+
+    def announced(uid: int) -> list[bool]:
+        monkeypatch.setattr("os.geteuid", lambda: uid)
+        trust.announce_authority(settings, authority, "127.0.0.1:1")
+        return [config.exists(), former.exists()]
+
+    assert announced(0) == [False, False]
+    monkeypatch.setattr(trust, "SYSTEM_DATA_DIR", tmp_path)
+    assert announced(1000) == [False, False]
+    assert announced(0) == [True, True]
+    assert "certificate-authority-data" in config.read_text()
+    assert former.read_bytes().endswith(authority.pem)
+
+
+def test_a_place_that_cannot_be_written_does_not_keep_the_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Office.open(tmp_path / "server", clock=Clock()).authority
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(trust, "SYSTEM_CONFIG", tmp_path / "file" / "k8e.yaml")
     monkeypatch.setattr(trust, "SYSTEM_DATA_DIR", tmp_path)
     monkeypatch.setattr("os.geteuid", lambda: 0)
     trust.announce_authority(load(tmp_path, flags={}, environ={}), authority, "127.0.0.1:1")
-    assert "certificate-authority-data" in config.read_text()
+    assert (tmp_path / "server" / "tls" / "serving-kube-apiserver.crt").exists()
