@@ -206,7 +206,7 @@ async def test_output_that_a_full_disk_does_not_take_leaves_the_disk_as_it_was(o
     assert abs(int(after["stdout"]) - int(before["stdout"])) < 100, (before, after)
 
 
-HOG = "held = bytearray(700 * 2**20)\nprint('held', len(held))"
+HOG = "held = bytearray(1400 * 2**20)\nprint('held', len(held))"
 
 
 @pytest.mark.parametrize("runtime_class", ["gvisor", "container"])
@@ -214,12 +214,12 @@ async def test_out_of_memory_names_the_limit_and_the_way_to_more_is_open(one: Cl
     session_id = (await fields(one, "sandbox_create_session", runtime_class=runtime_class))["session_id"]
     killed = await fields(one, "sandbox_run", session_id=session_id, code=HOG, language="python")
     assert (killed["exit_code"], killed["reason"]) == (137, "oom_killed")
-    assert "Out of memory: the session has 512 MiB." in killed["note"]
+    assert "Out of memory: the session has 1024 MiB." in killed["note"]
     asked = re.search(r"sandbox_create_session with memory_mib (\d+)", killed["note"])
     assert asked is not None
     larger = await fields(one, "sandbox_create_session", runtime_class=runtime_class, memory_mib=int(asked[1]))
     ran = await fields(one, "sandbox_run", session_id=larger["session_id"], code=HOG, language="python")
-    assert (ran["stdout"], ran["exit_code"]) == ("held 734003200\n", 0)
+    assert (ran["stdout"], ran["exit_code"]) == ("held 1468006400\n", 0)
 
 
 @pytest.mark.parametrize(

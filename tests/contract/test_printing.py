@@ -87,3 +87,20 @@ async def test_flags_and_environment_show_nothing_of_it_and_both_still_work(cell
 async def test_what_is_printed_at_the_very_end_is_not_lost(cell: Cell) -> None:
     code = "import atexit\nprint_all = lambda: [print('end', i) for i in range(500)]\natexit.register(print_all)\nprint_all()"
     assert (await cell.py(code)).stdout.decode().splitlines() == [f"end {n}" for n in range(500)] * 2
+
+
+async def test_a_program_that_has_chosen_otherwise_keeps_its_choice(cell: Cell) -> None:
+    code = (
+        "import sys\nsys.stdout.reconfigure(write_through=True)\nfor i in range(500): print(i)\n"
+        "print(sys.stdout.write_through, file=sys.stderr)"
+    )
+    assert (await cell.py(code)).stderr == b"True\n"
+
+
+async def test_an_output_that_is_taken_apart_does_not_stop_programs_from_being_started(cell: Cell) -> None:
+    code = (
+        "import io, subprocess, sys\nfor i in range(500): print(i)\n"
+        "sys.stdout = io.TextIOWrapper(sys.stdout.detach())\nsubprocess.run(['echo', 'program'], check=True)"
+    )
+    done = await cell.py(code)
+    assert (done.outcome.exit_code, done.stdout.splitlines()[-1]) == (0, b"program")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from k8e.engine import returning
 from k8e.engine.engine import Engine
 from k8e.errors import Conflict
 from k8e.model import MIB, Code, Command, ExecResult, Gates, Language, Limits, Runtime, Shell
@@ -68,23 +69,23 @@ async def test_what_is_no_longer_kept_is_refused_and_not_run_again(cell: Cell) -
         assert (await _exec(cell, f"echo {number} >> ran", f"mine-{number}")).outcome.exit_code == 0
     while True:
         try:
-            await _exec(cell, "echo again >> ran", "mine-0")
+            await _exec(cell, "echo 0 >> ran", "mine-0")
         except Conflict as error:
             assert "has run already" in str(error)  # noqa: PT017 - until then it is kept
             break
-    assert (await _exec(cell, "echo again >> ran", "mine-9")).outcome.exit_code == 0
+    assert (await _exec(cell, "echo 9 >> ran", "mine-9")).outcome.exit_code == 0
     assert await cell.read("ran") == "".join(f"{n}\n" for n in range(10)).encode()
 
 
 async def test_one_that_has_been_approved_is_not_asked_about_again(cells: CellFactory) -> None:
     async with cells(Runtime.CONTAINER, gates=Gates(commands=("echo gated",))) as cell:
-        text = "echo gated; sleep 0.2; exit 4"
-        calling = asyncio.create_task(_exec(cell, text, "mine"), name="first")
+        text, exec_id = "echo gated; sleep 0.2; exit 4", "m" * 128
+        calling = asyncio.create_task(_exec(cell, text, exec_id), name="first")
         while not (asked := cell.engine.list_approvals(OWNER)):
             await asyncio.sleep(0.01)
         await cell.engine.decide_approval(OWNER, "person", asked[0].approval_id, True)
         assert (await calling).outcome.exit_code == 4
-        assert (await _exec(cell, text, "mine")).outcome.exit_code == 4
+        assert (await _exec(cell, text, exec_id)).outcome.exit_code == 4
         assert not cell.engine.list_approvals(OWNER)
 
 
@@ -113,3 +114,28 @@ async def test_a_call_that_is_given_up_leaves_nothing_to_come_back_for(cell: Cel
     with pytest.raises(asyncio.CancelledError):
         await calling
     assert _kept(engine_dir) == before
+
+
+@pytest.mark.parametrize("gates", [Gates(), Gates(commands=("echo gated",))], ids=["free", "gated"])
+async def test_another_command_does_not_get_the_result_of_one_that_has_its_name(
+    cells: CellFactory, gates: Gates
+) -> None:
+    async with cells(Runtime.CONTAINER, gates=gates) as cell:
+        await _exec(cell, "echo first", "mine")
+        with pytest.raises(Conflict, match="the name of another command"):
+            await _exec(cell, "echo gated", "mine")
+        assert (await _exec(cell, "echo first", "mine")).stdout == b"first\n"
+
+
+async def test_what_nobody_reads_any_more_is_not_kept_for_ever(
+    cell: Cell, engine_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(returning, "_TOLD_S", 0.2)
+    before = _kept(engine_dir)
+    await _exec(cell, f"seq {_LINES}", "mine")
+    onlooker = await cell.engine.attach_exec(OWNER, cell.id, "mine", {})
+    await onlooker.close(kill=False)  # without having heard the end
+    assert _kept(engine_dir) - before == {"mine"}
+    async with asyncio.timeout(60):
+        while _kept(engine_dir) != before:
+            await asyncio.sleep(0.01)

@@ -75,7 +75,10 @@ def test_output_goes_on_and_calls_are_answered_when_the_server_comes_back(
 
 @WAYS
 @pytest.mark.timeout(300)
-def test_a_command_whose_answer_was_lost_is_not_run_twice(mortal: Server, way: Callable[[Server], Target]) -> None:
+def test_a_command_whose_answer_was_lost_is_not_run_twice(
+    mortal: Server, way: Callable[[Server], Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "BUDGET_S", 1.0)
     with SandboxClient(target=way(mortal)) as client:
         session = client.create("container")
         failed: list[BaseException] = []
@@ -92,6 +95,7 @@ def test_a_command_whose_answer_was_lost_is_not_run_twice(mortal: Server, way: C
             time.sleep(0.01)
         mortal.kill()
         running.join()
+        monkeypatch.undo()
         mortal.start()
         assert "no answer from" in str(failed[0])
         assert session.files.read("count") == "once\n"

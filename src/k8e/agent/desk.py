@@ -95,6 +95,7 @@ class Desk:
         if name in self._spent:
             raise Refusal("conflict", "command %s has run already, and what it said is no longer kept" % name)
         subject = self._execs.get(name) or self._start(name, args)
+        _check_same(subject, args)
         self._subscribe(subject, link, number, {})
         if subject.pid:
             # Known before anybody listened: a parked interpreter, or a request that was repeated.
@@ -103,6 +104,7 @@ class Desk:
 
     def _attach(self, link: Link, number: int, args: Dict[str, Any]) -> None:
         subject, offsets = self._find(args), fields.offsets(args)
+        _check_same(subject, args)
         link.mux.resume(number, 0, subject.stdin_received)
         link.mux.event(number, "attached", {"running": subject.is_running, "stdin_offset": subject.stdin_received})
         self._subscribe(subject, link, number, offsets)
@@ -113,7 +115,7 @@ class Desk:
 
     def _start(self, name: str, args: Dict[str, Any]) -> Exec:
         launch = self._launch(args)
-        subject = Exec(self._loop, self._runners, name)
+        subject = Exec(self._loop, self._runners, name, fields.text(args, "digest", ""))
         if args.get("argv") is None and args.get("shell") is None:
             self._start_code(subject, launch, str(args["language"]), str(args["code"]))
         else:
@@ -182,8 +184,9 @@ class Desk:
         except ValueError as error:
             raise Refusal("invalid", "data is no base64") from error
         offset = fields.integer(args, "offset", 0)
-        taken, is_open = self._find(args).take_input(offset, data, fields.flag(args, "is_last"))
-        return {"offset": taken, "open": is_open}
+        subject = self._find(args)
+        taken, is_open = subject.take_input(offset, data, fields.flag(args, "is_last"))
+        return {"offset": taken, "open": is_open, "room": subject.has_input_room}
 
     def _kill(self, args: Dict[str, Any]) -> None:
         subject, number = self._find(args), fields.integer(args, "signal", 9)
@@ -217,6 +220,12 @@ class Desk:
                 for name, subject in self._execs.items()
             ]
         }
+
+
+def _check_same(subject: Exec, args: Dict[str, Any]) -> None:
+    digest = fields.text(args, "digest", "")
+    if digest and digest != subject.digest:
+        raise Refusal("conflict", "%s is the name of another command" % subject.id)
 
 
 def _object(args: Dict[str, Any], name: str) -> Dict[str, Any]:

@@ -69,8 +69,10 @@ class Launch:
 class Exec:
     """One command."""
 
-    def __init__(self, loop: Loop, runners: Runners, number: str) -> None:
+    def __init__(self, loop: Loop, runners: Runners, number: str, digest: str = "") -> None:
         self.id = number
+        self.digest = digest
+        """Of what was to be run, in the engine's words."""
         self.pid = 0
         self.outcome: Optional[Dict[str, Any]] = None
         self.master = -1
@@ -376,14 +378,21 @@ class Exec:
     def take_input(self, offset: int, data: bytes, is_last: bool) -> Tuple[int, bool]:
         """Input that says where it belongs: how much was taken of all so far, and whether more may come."""
         writer = self._writer
-        if writer is None:
-            return 0, self.is_running  # it waits for its interpreter
+        if writer is None:  # it waits for its interpreter
+            if is_last and not offset and not data:
+                self.finish_input()
+            return 0, self.is_running
         if offset > writer.received:
             raise Refusal("invalid", "input goes on at %d, and not at %d" % (writer.received, offset))
         writer.take(offset, data)
         if is_last and writer.received >= offset + len(data):
             writer.finish()
         return writer.received, writer.is_open and self._end is None
+
+    @property
+    def has_input_room(self) -> bool:
+        """Whether input would be taken now."""
+        return self._writer is not None and self._writer.has_room
 
     def finish_input(self) -> None:
         """No more input."""

@@ -131,8 +131,13 @@ class Writer:
 
     def take(self, offset: int, data: bytes) -> None:
         """Take a piece at its offset, but none while much waits to be read; `received` says what was taken."""
-        if len(self._pending) < _WAITING_BYTES:
+        if self.has_room:
             self.feed(offset, data)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether little waits to be read."""
+        return len(self._pending) < _WAITING_BYTES
 
     def finish(self) -> None:
         """Close once everything is written."""

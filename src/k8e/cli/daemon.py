@@ -17,7 +17,7 @@ from k8e.client.errors import DeadlineExceeded, ServerFailed, Unreachable
 from k8e.client.light.places import SYSTEM_DATA_DIR, has_died, last_settings
 from k8e.errors import Conflict, K8eError
 from k8e.locks import private
-from k8e.settings import AUTOSTARTED, ServerSettings, load
+from k8e.settings import AUTOSTARTED, OPTIONS, ServerSettings, load
 
 if TYPE_CHECKING:
     from k8e.setup.early import Space
@@ -48,13 +48,12 @@ def start(data_dir: Path, environ: Mapping[str, str], settings: Mapping[str, str
         if is_anothers(data_dir) and came_back(data_dir, report):
             return
     server = title("server") if prepare(data_dir, environ, settings, report) else "server"
-    flags = [f"--{name.replace('_', '-')}={text}" for name, text in settings.items()]
-    if flags:
-        report.say(f"{server}: starting with {' '.join(flags)}")
+    if settings:
+        report.say(f"{server}: starting with the settings that it had ({', '.join(settings)})")
     directory = data_dir / "server"
     directory.mkdir(parents=True, exist_ok=True)
     with alone(directory / "start.lock"):
-        process = None if is_running(data_dir) else spawn(data_dir, environ, flags)
+        process = None if is_running(data_dir) else spawn(data_dir, environ, settings)
         wait_ready(data_dir, process, report, server)
 
 
@@ -63,9 +62,9 @@ def inherited(data_dir: Path, environ: Mapping[str, str]) -> Mapping[str, str]:
     last = last_settings(data_dir)
     if last is None:
         return {}
-    if has_died(data_dir):
-        return last.settings
-    return {name: text for name, text in last.settings.items() if not environ.get(f"K8E_SANDBOX_{name.upper()}")}
+    known = {option.name for option in OPTIONS}
+    is_new = {name for name in known if environ.get(f"K8E_SANDBOX_{name.upper()}")} if not has_died(data_dir) else set()
+    return {name: text for name, text in last.settings.items() if name in known - is_new}
 
 
 def is_anothers(data_dir: Path) -> bool:
@@ -144,16 +143,17 @@ def told(data_dir: Path, report: Reporter) -> Iterator[None]:
         raise
 
 
-def spawn(data_dir: Path, environ: Mapping[str, str], flags: Sequence[str]) -> subprocess.Popen[bytes]:
-    """A server in a session of its own, holding none of our files."""
+def spawn(data_dir: Path, environ: Mapping[str, str], settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A server in a session of its own, holding none of our files; its settings are not for everybody to read."""
+    given = {f"K8E_SANDBOX_{name.upper()}": text for name, text in settings.items()}
     with (data_dir / "server" / "server.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-I", "-m", "k8e", "server", "--data-dir", str(data_dir), *flags],
+            [sys.executable, "-I", "-m", "k8e", "server", "--data-dir", str(data_dir)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd="/",
-            env={**environ, AUTOSTARTED: "1"},
+            env={**environ, **given, AUTOSTARTED: "1"},
             start_new_session=True,
         )
 
@@ -171,6 +171,9 @@ def wait_ready(
     while not (
         is_running(data_dir) and ready_pid(data_dir) and (process is None or ready_pid(data_dir) == process.pid)
     ):
+        if process is None and not is_running(data_dir):
+            report.clear()
+            raise Unreachable(f"the server has ended; see {log}")
         if (process is not None and process.poll() is not None) or time.monotonic() - begun > READY_S:
             report.clear()
             raise ServerFailed(f"the server did not start; the end of its log ({log}):\n{log_tail(data_dir)}")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from k8e.cli.output import say
-from k8e.client.errors import Conflict, NotFound, SandboxError, SandboxLost, Unreachable
+from k8e.client.errors import Conflict, NotFound, SandboxError, SandboxLost, ServerFailed, Unreachable
 from k8e.client.light.calls import QUICK_S, Answer, Calls, Duplex, Request
 
 __all__ = ["Reconnecting", "new_exec_id"]
@@ -64,8 +64,11 @@ class Reconnecting:
                         again[field] = chunk.number("offset") + len(chunk.data("data"))
                     yield answer
             except NotFound as error:
-                if lost is None or has_begun:
-                    raise error if lost is None else lost.explained(error) from error
+                if lost is not None and has_begun:
+                    raise lost.explained(error) from error
+                if lost is None:
+                    # Of one that has begun nobody may think that it could be run again.
+                    raise ServerFailed(str(error)) if has_begun else error from error
                 # It had not begun when the connection was lost, as one that waits for a person has not. Asked for once
                 # more: a session that is gone is not found whatever is asked.
                 has_begun, next_call = True, (rpc, requests)

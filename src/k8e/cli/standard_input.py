@@ -12,13 +12,14 @@ import stat
 import sys
 import time
 
-from k8e.client.errors import NotFound, SandboxError, Unreachable
+from k8e.client.errors import Denied, InvalidRequest, SandboxError
 from k8e.client.light.calls import Calls, Request, encoded
 
 __all__ = ["StandardInput", "has_input"]
 
 PIECE = 256 * 1024
-AGAIN_S = 0.02
+FIRST_PAUSE_S = 0.01
+LAST_PAUSE_S = 1.0
 WRITE_S = 60.0
 
 
@@ -48,24 +49,28 @@ class StandardInput:
     def _feed(self) -> None:
         offset, is_wanted = 0, True
         try:
+            self._deliver(0, b"", is_last=False)  # it has begun
             while is_wanted:
                 data = os.read(sys.stdin.fileno(), PIECE)
-                offset, is_wanted = self._deliver(offset, data)
+                offset, is_wanted = self._deliver(offset, data, is_last=not data)
                 is_wanted = is_wanted and bool(data)
         except (OSError, SandboxError):
             pass  # of what went wrong the other call tells
 
-    def _deliver(self, offset: int, data: bytes) -> tuple[int, bool]:
+    def _deliver(self, offset: int, data: bytes, *, is_last: bool) -> tuple[int, bool]:
         """Hand over one piece, however long it takes: where the next begins, and whether it is wanted."""
-        end = offset + len(data)
+        end, pause_s = offset + len(data), FIRST_PAUSE_S
         while True:
             rest = data[len(data) - (end - offset) :]
-            request = {**(self._target or {}), "offset": str(offset), "data": encoded(rest), "eof": not data}
+            request = {**(self._target or {}), "offset": str(offset), "data": encoded(rest), "eof": is_last}
             try:
                 answer = self._calls.unary("WriteInput", request, timeout_s=WRITE_S)
-            except (NotFound, Unreachable):
+            except (InvalidRequest, Denied):
+                raise
+            except (SandboxError, ValueError):  # the second from a connection that was closed meanwhile
                 # It has not begun yet, or its server is being started again; if it has ended, we end with it.
-                time.sleep(AGAIN_S)
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 2, LAST_PAUSE_S)
                 continue
             if answer.flag("closed") or answer.number("offset") >= end:
                 return end, not answer.flag("closed")

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import contextlib
 import functools
+import hashlib
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -35,6 +37,7 @@ __all__ = ["Commands", "ask", "processes"]
 
 _MAX_PROCESSES: Final = 65_536
 _COMM_BYTES: Final = 256
+_EXEC_ID_BYTES: Final = 256
 _INPUT_PAUSE_S: Final = 0.002
 _INPUT_LONGEST_PAUSE_S: Final = 0.1
 _INPUT_WAIT_S: Final = 10.0
@@ -108,8 +111,9 @@ class Commands:
         )
         env = {**self._environment(session), **hidden}
         args = exec_args(exec_id, command, env=env, user=session.spec.user, timeout_s=timeout_s)
+        digest = args["digest"] = _digest(args) if returning is not None else ""
         try:
-            await (stream.attach({}) if is_known else stream.start(args))
+            await (stream.attach({}, digest=digest) if is_known else stream.start(args))
         except BaseException:
             await stream.close(kill=not is_known)
             raise
@@ -134,11 +138,9 @@ class Commands:
         started.
         """
         returning = self._returning_in(session) if exec_id else None
-        if returning is not None:
-            returning.come_back(check_client_id(exec_id, field="exec_id"))
         return await self.start(
             session,
-            exec_id or new_id("exec"),
+            check_client_id(exec_id, field="exec_id") if exec_id else new_id("exec"),
             command,
             timeout_s=self._own_limit_s(session) if command.timeout_s is None else command.timeout_s,
             keep_in_sandbox_bytes=IN_SANDBOX_BYTES,
@@ -151,7 +153,7 @@ class Commands:
         """Whether the session's sandbox runs such a command, or has, and not forgotten it."""
         answer = await ask(session, "execs", {}, kind="session", name=session.session_id)
         known = answers.rows(answer, "execs", most=_MAX_PROCESSES)
-        return any(answers.word(each, "id") == exec_id for each in known)
+        return any(answers.text(each, "id", most_bytes=_EXEC_ID_BYTES) == exec_id for each in known)
 
     async def write_input(
         self, session: Session, exec_id: str, offset: int, data: bytes, *, is_last: bool
@@ -160,7 +162,9 @@ class Commands:
 
         Raises: NotFound, InvalidSpec where something is missing before the offset, SandboxLost, SandboxFailed.
         """
-        args = {"id": exec_id, "offset": offset, "data": base64.b64encode(data).decode("ascii"), "is_last": is_last}
+        whole = {"id": exec_id, "offset": offset, "data": base64.b64encode(data).decode("ascii"), "is_last": is_last}
+        only_asking = {**whole, "offset": 0, "data": "", "is_last": False}
+        args = whole
         end, pause_s, until = offset + len(data), _INPUT_PAUSE_S, time.monotonic() + _INPUT_WAIT_S
         using = Use(session)
         try:
@@ -169,8 +173,11 @@ class Commands:
                 taken = answers.integer(answer, "offset", most=answers.INT64)
                 if taken >= end or not answer.get("open") or time.monotonic() > until:
                     return taken, bool(answer.get("open"))
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, _INPUT_LONGEST_PAUSE_S)
+                if not answer.get("room"):
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(pause_s * 2, _INPUT_LONGEST_PAUSE_S)
+                # Sent whole only where it will be taken.
+                args = whole if answer.get("room") and args is only_asking else only_asking
         finally:
             using()
 
@@ -191,7 +198,7 @@ class Commands:
         box = session.live_box()
         if box.id not in self._returning:
             self._returning[box.id] = Returning(
-                self._sessions.directory(session) / "returning",
+                self._sessions.place(session) / "returning",
                 limit=session.spec.limits.output_bytes,
                 reserve=functools.partial(self._kept_output.open, session.owner),
             )
@@ -236,8 +243,6 @@ class Commands:
         box = session.live_box()
         # Of a background run the end is written down; of others it is told, and perhaps not heard.
         returning = self._returning_in(session) if keep_in_sandbox_bytes else None
-        if returning is not None:
-            returning.come_back(exec_id)
         stream = ExecStream(
             box,
             exec_id,
@@ -316,6 +321,12 @@ async def processes(session: Session) -> list[ProcessInfo]:
         )
         async for entry in InTurns(entries)
     ]
+
+
+def _digest(args: Mapping[str, Any]) -> str:
+    """Tells commands apart that are given the same name."""
+    what = [args[name] for name in ("argv", "shell", "language", "code")]
+    return hashlib.sha256(json.dumps(what).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _result(captures: Mapping[int, Capture], outcome: Outcome, denied: tuple[Denial, ...]) -> ExecResult:

@@ -123,6 +123,8 @@ class ExecStream:
         self._tasks = tasks
         self._ended = ended
         self._ack_lag = keep_in_sandbox_bytes
+        if returning is not None:
+            returning.come_back(exec_id)
         self._returning = returning
         self._kept = returning.keep(exec_id) if returning is not None and keeps_output else None
         self._replayed: Iterator[Output] = self._kept.replay() if self._kept is not None else iter(())
@@ -132,6 +134,7 @@ class ExecStream:
         self._held_back: collections.deque[Item] = collections.deque()
         self._oom_before = box.oom_kills()
         self._is_over = False
+        self._digest = ""
         self._is_remembered = False
         """Whether the sandbox still knows the end that we have read from it."""
         loop = asyncio.get_running_loop()
@@ -153,9 +156,13 @@ class ExecStream:
             return await (await self._box.link()).open("exec", args)
         return await (await self._box.link()).open("exec", args)
 
-    async def attach(self, offsets: Mapping[int, int]) -> None:
-        """Go on with a command that already runs, each channel from its offset. Raises: NotFound."""
+    async def attach(self, offsets: Mapping[int, int], *, digest: str = "") -> None:
+        """Go on with a command that already runs, each channel from its offset. Raises: NotFound.
+
+        With a digest only if it is that command's; else it ends with Conflict.
+        """
         self._delivered.update(offsets)
+        self._digest = digest
         self._stream = await self._reattach()
 
     def __aiter__(self) -> AsyncIterator[Item]:
@@ -247,8 +254,11 @@ class ExecStream:
         self._is_over = True
         # Somebody else may have attached while we waited for our own reader: then it is theirs.
         is_ours = self._stream is None or not self._stream.has_failed(_CONFLICT)
-        if kill and is_ours and self._returning is not None:
-            self._returning.remove(self.exec_id)
+        if self._returning is not None and is_ours:
+            if kill:
+                self._returning.remove(self.exec_id)
+            else:
+                self._returning.leave(self.exec_id)
         self._tasks.start(self._let_go(kill and is_ours), name=f"let go {self.exec_id}")
         self._ended()
 
@@ -288,7 +298,8 @@ class ExecStream:
         while True:
             # For ever only while links last: after a few that do not, there is none to be had any more.
             with contextlib.suppress(LinkLost):
-                return await (await self._box.link()).open("attach", {"id": self.exec_id, "offsets": offsets})
+                args = {"id": self.exec_id, "offsets": offsets, "digest": self._digest}
+                return await (await self._box.link()).open("attach", args)
 
     def _output(self, data: Data) -> Output | None:
         if data.channel not in (STDOUT, STDERR):

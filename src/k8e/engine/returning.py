@@ -113,7 +113,7 @@ class Returning:
         self._told: dict[str, tuple[asyncio.TimerHandle, Forget]] = {}
         """Commands whose end was told, until it is certain enough that it was heard; oldest first."""
         self._left: dict[str, asyncio.TimerHandle] = {}
-        """Commands of an earlier server, until it is certain enough that nobody comes back for them."""
+        """Commands that nobody reads, until it is certain enough that nobody comes back for them."""
 
     def keep(self, exec_id: str) -> KeptOutput:
         """What is kept of a command's output; nothing yet for one that is new."""
@@ -123,6 +123,8 @@ class Returning:
 
     def remove(self, exec_id: str) -> None:
         """Nobody comes back for its output."""
+        if (timer := self._left.pop(exec_id, None)) is not None:
+            timer.cancel()
         if (kept := self._kept.pop(exec_id, None)) is not None:
             kept.remove()
 
@@ -145,13 +147,18 @@ class Returning:
         """Keep for a while what an earlier server kept."""
         for path in self._directory.glob("*"):
             self.keep(path.name)
-            self._left[path.name] = asyncio.get_running_loop().call_later(_TOLD_S, self._give_up, path.name)
+            self.leave(path.name)
+
+    def leave(self, exec_id: str) -> None:
+        """Nobody reads it now: what is kept of it goes after a while, unless somebody comes back."""
+        self.come_back(exec_id)
+        self._left[exec_id] = asyncio.get_running_loop().call_later(_TOLD_S, self._give_up, exec_id)
 
     def end(self) -> None:
         """The sandbox ends: nobody comes back for anything of it."""
         for exec_id in list(self._told):
             self._forget(exec_id)
-        for exec_id in list(self._kept):
+        for exec_id in [*self._kept, *self._left]:
             self.come_back(exec_id)
             self.remove(exec_id)
 
@@ -166,7 +173,6 @@ class Returning:
         forget()
 
     def _give_up(self, exec_id: str) -> None:
-        del self._left[exec_id]
         self.remove(exec_id)
 
 

@@ -106,10 +106,14 @@ class Sessions:
 
     def directory(self, session: Session) -> Path:
         """Where the server keeps this session's transcript and background output. Raises: SandboxLost when it goes."""
-        session.check_stays()
-        path = self._directory(session)
+        path = self.place(session)
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def place(self, session: Session) -> Path:
+        """The same, which may not be there yet. Raises: SandboxLost when it goes."""
+        session.check_stays()
+        return self._directory(session)
 
     def _directory(self, session: Session) -> Path:
         """Named by the sandbox, not the caller."""

@@ -8,7 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,7 @@ def started(prepared: None, monkeypatch: pytest.MonkeyPatch) -> Started:
     """Servers of tests instead of real ones, with the processes that were started."""
     processes: Started = []
 
-    def spawn(data_dir: Path, environ: Mapping[str, str], flags: Sequence[str]) -> subprocess.Popen[bytes]:
+    def spawn(data_dir: Path, environ: Mapping[str, str], settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
         argv = [sys.executable, "-m", "tests.support.door", str(data_dir)]
         with (data_dir / "server" / "server.log").open("ab") as log:
             processes.append(subprocess.Popen(argv, stdout=log, cwd=Path(__file__).parent.parent.parent.parent))
@@ -90,7 +90,7 @@ def test_a_named_endpoint_is_never_started(tmp_path: Path, started: Started, nam
 def test_a_server_that_dies_at_start_is_an_error_with_the_end_of_its_log(
     tmp_path: Path, prepared: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dying(data_dir: Path, environ: Mapping[str, str], flags: Sequence[str]) -> subprocess.Popen[bytes]:
+    def dying(data_dir: Path, environ: Mapping[str, str], settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
         with (data_dir / "server" / "server.log").open("ab") as log:
             return subprocess.Popen(["/bin/sh", "-c", "echo the reason; exit 2"], stdout=log)
 
@@ -185,7 +185,7 @@ def test_whoever_started_a_server_that_died_has_a_moment_to_start_it_again(
     (tmp_path / "server" / "server.json").write_bytes(left)
     came: list[Path] = []
 
-    def came_back(data_dir: Path) -> bool:
+    def came_back(data_dir: Path, report: object) -> bool:
         came.append(data_dir)
         return True
 

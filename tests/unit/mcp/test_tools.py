@@ -159,13 +159,13 @@ async def test_a_session_has_the_memory_cpus_and_disk_that_it_is_asked_to_have(c
     (session,) = door.engine.list_sessions(None)
     assert (session.limits.memory_bytes, session.limits.cpus) == (2048 * 2**20, 1.5)
     usual = await fields(client, "sandbox_create_session", cpus=2)
-    assert (usual["memory_mib"], usual["cpus"], usual["disk_mib"]) == (512, 2, 1024)
+    assert (usual["memory_mib"], usual["cpus"], usual["disk_mib"]) == (1024, 2, 5120)
 
 
 async def test_a_command_that_was_killed_is_told_of_the_session_s_memory(client: Client) -> None:
     found = await fields(client, "sandbox_exec", command="exit 137")
-    assert "most likely because it was out of memory: the session has 512 MiB" in found["note"]
-    assert "sandbox_create_session with memory_mib 2048" in found["note"]
+    assert "most likely because it was out of memory: the session has 1024 MiB" in found["note"]
+    assert "sandbox_create_session with memory_mib 4096" in found["note"]
 
 
 async def test_a_named_session_that_is_gone_is_not_made_again(client: Client) -> None:

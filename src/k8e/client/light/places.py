@@ -68,7 +68,10 @@ class LastSettings(NamedTuple):
 def last_settings(data_dir: Path) -> LastSettings | None:
     """How the last server there ran, or the one that does; None where there was none, or where it is another user's."""
     try:
-        found = json.loads((data_dir / "server" / "settings.json").read_text(encoding="utf-8"))
+        with (data_dir / "server" / "settings.json").open(encoding="utf-8") as file:
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                return None
+            found = json.load(file)
         texts = {str(name): str(text) for name, text in found["settings"].items()}
         return LastSettings(texts, found["is_autostarted"] is True)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -26,13 +26,18 @@ class Reviver:
             return
         if not has_died(self._data_dir) or is_shown(self._data_dir / "server" / "lock"):
             return
-        self._starting = subprocess.Popen(
-            [sys.executable, "-I", "-m", "k8e", "server", "start", "--data-dir", str(self._data_dir)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
+        if not sys.executable or getattr(sys, "frozen", False):
+            return  # there is no interpreter that has us
+        try:
+            self._starting = subprocess.Popen(
+                [sys.executable, "-I", "-m", "k8e", "server", "start", "--data-dir", str(self._data_dir)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError:
+            return
         # So that it leaves no zombie in a program that never asks for it.
         threading.Thread(target=self._starting.wait, name="k8e server start", daemon=True).start()

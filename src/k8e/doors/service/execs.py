@@ -84,11 +84,12 @@ class ExecRpcs:
         if first is None or first.WhichOneof("input") != "start":
             raise InvalidSpec("must be the first message", field="start")
         session_id = fields.session_id(first.start.session_id)
+        inner_id = fields.word(first.start.exec_id, "start.exec_id", required=False)
         stream = await self._engine.open_exec(
             call.owner,
             session_id,
             command(first.start, stdin=first.with_stdin or first.start.with_stdin),
-            exec_id=fields.word(first.exec_id or first.start.exec_id, "exec_id", required=False),
+            exec_id=fields.word(first.exec_id, "exec_id", required=False) or inner_id,
             asked_by=call.caller.identity,
         )
         begun = pb.ExecStarted(exec_id=stream.exec_id, session_id=session_id)
