@@ -16,7 +16,7 @@ def test_an_address_that_is_taken_ends_the_start_before_anything_is_made(data_di
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         server = Server(data_dir, "--pool-min", "1", listen=address)
-        with pytest.raises(RuntimeError, match=f"cannot listen on {address}; is something else there"):
+        with pytest.raises(RuntimeError, match=f"cannot listen on {address}, "):
             server.start()
     # Nothing has to be removed: the harness would find a sandbox of the pool, and there is not even a record of one.
     assert not list(data_dir.rglob("engine.sqlite"))
