@@ -56,6 +56,7 @@ def test_output_goes_on_and_calls_are_answered_when_the_server_comes_back(
     with SandboxClient(target=way(mortal)) as client:
         session = client.create("container")
         command = "echo first; until [ -e go ]; do sleep 0.05; done; echo last; exit 5"
+        session.files.write("kept", "kept\n")
         items = session.exec_output(command)
         run = session.start(command)
         assert next(items) == Chunk("stdout", 0, b"first\n")
@@ -63,6 +64,7 @@ def test_output_goes_on_and_calls_are_answered_when_the_server_comes_back(
         back = threading.Thread(target=mortal.start)
         back.start()
         # Asked while nobody listens; answered by the next server.
+        assert session.files.read("kept") == "kept\n"
         assert session.info().session_id == session.session_id
         back.join()
         session.files.write("go", "")

@@ -52,7 +52,7 @@ class FileCalls(Transport):
     ) -> AsyncIterator[bytes]:
         """A file of any size, piece by piece."""
         request = pb.ReadStreamRequest(session_id=session_id, path_bytes=raw(path), offset=offset, length=length)
-        async for message in self._each(self._stub.ReadStream(request)):
+        async for message in self._streamed(self._stub.ReadStream, request):
             yield message.data
 
     async def list_files(self, session_id: str, since: int = 0, *, limit: int = 0) -> list[FileInfo]:
@@ -90,7 +90,7 @@ class FileCalls(Transport):
     async def watch(self, session_id: str, path: str = "", *, recursive: bool = False) -> AsyncIterator[FileChange]:
         """Changes under a directory, as they happen, until the loop is left."""
         request = pb.WatchFilesRequest(session_id=session_id, path_bytes=raw(path), recursive=recursive)
-        async for message in self._each(self._stub.WatchFiles(request)):
+        async for message in self._streamed(self._stub.WatchFiles, request):
             yield FileChange(message.kind, exact(message.path, message.path_bytes))
 
     async def _listed(self, pages: AsyncIterator[pb.ListFilesResponse], limit: int = 0) -> list[FileInfo]:

@@ -33,7 +33,7 @@ class NetworkCalls(Transport):
     async def egress(self, session_id: str, limit: int = 0, *, follow: bool = False) -> AsyncIterator[EgressDecision]:
         """What a session asked of the network and was told, oldest first; with `follow` also what comes."""
         request = pb.ListEgressRequest(session_id=session_id, limit=limit, follow=follow)
-        async for each in self._each(self._stub.ListEgress(request)):
+        async for each in self._streamed(self._stub.ListEgress, request):
             yield EgressDecision(
                 time=each.time,
                 session_id=each.session_id,

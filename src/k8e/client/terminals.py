@@ -38,7 +38,7 @@ class TerminalCalls(Transport):
     async def terminal_output(self, terminal_id: str) -> AsyncIterator[bytes | Exit]:
         """What the terminal showed last, then what it shows from now on, then an `Exit`."""
         request = pb.TerminalStreamRequest(terminal_id=terminal_id)
-        async for message in self._each(self._stub.TerminalStream(request)):
+        async for message in self._streamed(self._stub.TerminalStream, request):
             if message.WhichOneof("frame") == "data":
                 yield message.data
             else:

@@ -41,6 +41,7 @@ REPEATABLE: tuple[type[Message], ...] = (
     pb.GetEventsRequest,
     pb.GetTranscriptRequest,
     pb.ReadFileRequest,
+    pb.ReadStreamRequest,
     pb.ListFilesRequest,
     pb.ListDirectoryRequest,
     pb.StatFileRequest,
@@ -51,6 +52,8 @@ REPEATABLE: tuple[type[Message], ...] = (
     pb.ListSecretsRequest,
     pb.TerminalResizeRequest,
     pb.TerminalForegroundRequest,
+    pb.TerminalStreamRequest,
+    pb.ListEgressRequest,
     pb.ListApprovalsRequest,
     pb.ListApiKeysRequest,
     pb.WhoAmIRequest,
@@ -164,6 +167,25 @@ class Transport:
             request.page_token = answer.next_page_token  # type: ignore[attr-defined]  # every list has these two
             if not answer.next_page_token:  # type: ignore[attr-defined]
                 return
+
+    async def _streamed(self, method: aio.UnaryStreamMultiCallable[Q, R], request: Q) -> AsyncIterator[R]:
+        """The messages that answer one request; asked again, by the rules of `_call`, until the first of them came."""
+        patience = Patience()
+        attempt = 0
+        has_begun = False
+        while True:
+            try:
+                async for message in self._each(method(request)):
+                    has_begun = True
+                    yield message
+            except Unreachable as error:
+                pause = self._pause_s(error, attempt, patience, repeatable=is_repeatable(request))
+                if has_begun or pause is None:
+                    raise
+            else:
+                return
+            await self._pause(pause)
+            attempt += 1
 
     async def _each(self, call: aio.UnaryStreamCall[Q, R] | aio.StreamStreamCall[Q, R]) -> AsyncIterator[R]:
         """The messages of a stream; leaving the loop early cancels the call, and with it the command."""
