@@ -112,7 +112,7 @@ def test_a_digest_is_never_a_path(layout: Layout, target: Path, digest: str) -> 
 
 def test_an_image_for_another_machine_is_refused(layout: Layout, target: Path) -> None:
     layout.index(layout.manifest(layout.layer(a=b"1"), architecture="s390x"))
-    with pytest.raises(InvalidSpec, match="no manifest for"):
+    with pytest.raises(InvalidSpec, match="not made for linux"):
         archive.unpack(layout.root, target)
 
 
@@ -120,3 +120,40 @@ def test_something_else_than_an_image_is_refused(target: Path, tmp_path: Path) -
     (tmp_path / "junk.tar").write_bytes(b"junk")
     with pytest.raises(InvalidSpec, match="not an OCI image archive"):
         archive.unpack(tmp_path / "junk.tar", target)
+
+
+def test_a_header_that_claims_to_be_huge_is_not_read(layout: Layout, target: Path) -> None:
+    """`tarfile` reads the header of a long name in one piece, as long as it says it is."""
+    long = tarfile.TarInfo("././@LongLink")
+    long.type, long.size = tarfile.GNUTYPE_LONGNAME, 3 << 20
+    content = long.tobuf(tarfile.GNU_FORMAT) + b"n" * (3 << 20) + b"\0" * 1024
+    layer = layout.blob(gzip.compress(content), "application/vnd.oci.image.layer.v1.tar+gzip")
+    layout.index(layout.manifest(layer))
+    with pytest.raises(InvalidSpec, match="a header of"):
+        archive.unpack(layout.root, target)
+
+
+def test_what_an_image_sets_is_returned_as_far_as_it_is_well_formed(layout: Layout, target: Path) -> None:
+    config = {"config": {"Env": ["PATH=/bin", "A=1=2", "no-name=x", "nothing", 7, "B=\u0000", "EMPTY="]}}
+    descriptor = layout.blob(json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json")
+    content = json.dumps({"config": descriptor, "layers": [layout.layer(a=b"1")]}).encode()
+    layout.index(layout.blob(content, "application/vnd.oci.image.manifest.v1+json"))
+    assert archive.unpack(layout.root, target) == {"PATH": "/bin", "A": "1=2", "EMPTY": ""}
+
+
+@pytest.mark.parametrize("config", [{"config": {"Env": [f"A={'x' * 40_000}"]}}, {"config": []}, {"config": {"Env": 1}}])
+def test_an_image_cannot_set_more_than_a_command_can_take(layout: Layout, target: Path, config: dict[str, Any]) -> None:
+    descriptor = layout.blob(json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json")
+    layout.index(layout.blob(json.dumps({"config": descriptor, "layers": []}).encode(), "manifest"))
+    if "Env" in config["config"] and isinstance(config["config"]["Env"], list):
+        with pytest.raises(InvalidSpec, match="sets variables of more than"):
+            archive.unpack(layout.root, target)
+    else:
+        assert archive.unpack(layout.root, target) == {}
+
+
+def test_zstd_layers_are_refused_with_what_to_do(layout: Layout, target: Path) -> None:
+    layer = layout.blob(b"\x28\xb5\x2f\xfd" + b"x" * 100, "application/vnd.oci.image.layer.v1.tar")
+    layout.index(layout.manifest(layer))
+    with pytest.raises(InvalidSpec, match="use gzip"):
+        archive.unpack(layout.root, target)

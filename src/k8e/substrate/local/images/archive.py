@@ -1,27 +1,30 @@
 """OCI images on disk, a layout directory or a tar of one, flattened into one root file system.
 
-Every blob is checked against its digest before a byte of it is used.
+Every blob is checked against its digest before a byte of it is used, and a layer is read through bounds: its writer may be
+anybody.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import platform
 import re
 import shutil
 import tarfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from k8e.errors import InvalidSpec
 from k8e.substrate.local.images import layer
 from k8e.substrate.local.unfinished import UNFINISHED
 
-__all__ = ["unpack"]
+__all__ = ["DIGEST", "Document", "choose", "environment", "layers", "machine", "unpack"]
 
 _MAX_DOCUMENT_BYTES = 4 * 1024 * 1024
 _CHUNK = 1 << 20
@@ -33,16 +36,50 @@ _INDEX_TYPES = frozenset(
     }
 )
 _MAX_DEPTH = 4
+_MAX_HEADER_BYTES = 1 << 20
+_MAX_VARIABLES = 1000
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MEMBER = re.compile(r"oci-layout|index\.json|blobs/sha256/[0-9a-f]{64}")
+
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 Document = dict[str, Any]
 
 
-def unpack(path: Path, target: Path) -> None:
-    """Write the image's root file system into the empty directory `target`. Raises: InvalidSpec."""
+def unpack(path: Path, target: Path, room: layer.Room | None = None) -> dict[str, str]:
+    """Write the image's root file system into the empty directory `target`, within `room`.
+
+    Returns: the variables that the image sets. Raises: InvalidSpec.
+    """
+    room = room or layer.Room()
     with _layout(path, scratch=target.parent) as layout:
-        for descriptor in _layers(layout):
-            _apply(layout, descriptor, target)
+        manifest = _manifest(layout, _read_json(layout / "index.json"))
+        for descriptor in layers(manifest):
+            _apply(_blob(layout, descriptor), target, room)
+        return environment(_config(layout, manifest))
+
+
+def layers(manifest: Document) -> list[Document]:
+    """Raises: InvalidSpec, for what is no manifest of an image."""
+    found = manifest.get("layers")
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise InvalidSpec("its manifest lists no layers", field="image")
+    return cast("list[Document]", found)
+
+
+def environment(config: Document) -> dict[str, str]:
+    """`Env` of the image's configuration, as far as it is well-formed and not too large."""
+    inner = config.get("config")
+    given = inner.get("Env") if isinstance(inner, dict) else None
+    if not isinstance(given, list):
+        return {}
+    pairs = [each.partition("=") for each in given[:_MAX_VARIABLES] if isinstance(each, str) and "\0" not in each]
+    found = {name: value for name, equals, value in pairs if equals and _NAME.fullmatch(name)}
+    if len(json.dumps(found)) > layer.ENVIRONMENT_BYTES:
+        raise InvalidSpec(f"it sets variables of more than {layer.ENVIRONMENT_BYTES} bytes", field="image")
+    return found
 
 
 @contextmanager
@@ -72,37 +109,45 @@ def _extract(archive: tarfile.TarFile, directory: Path) -> None:
                 shutil.copyfileobj(content, file)
 
 
-def _layers(layout: Path) -> list[Document]:
-    index = _read_json(layout / "index.json")
-    manifest = _manifest(layout, index)
-    return cast("list[Document]", manifest.get("layers", []))
-
-
 def _manifest(layout: Path, index: Document) -> Document:
     """The image manifest for this machine, through nested indexes."""
     for _ in range(_MAX_DEPTH):
-        chosen = _choose(cast("list[Document]", index.get("manifests", [])))
-        document = json.loads(_blob(layout, chosen).read_bytes())
+        chosen = choose(index)
+        document = _read_json(_blob(layout, chosen))
         if chosen.get("mediaType") not in _INDEX_TYPES and "manifests" not in document:
-            return cast("Document", document)
+            return document
         index = document
     raise InvalidSpec("image indexes are nested too deeply", field="image")
 
 
-def _choose(manifests: list[Document]) -> Document:
-    wanted = _MACHINES.get(platform.machine(), platform.machine())
-    for descriptor in manifests:
-        architecture = descriptor.get("platform", {}).get("architecture", wanted)
-        if architecture == wanted:
-            return descriptor
-    raise InvalidSpec(f"the image has no manifest for {wanted}", field="image")
+def machine() -> str:
+    """This machine's architecture, in the words of images."""
+    return _MACHINES.get(platform.machine(), platform.machine())
+
+
+def choose(index: Document) -> Document:
+    """The entry of an index for this machine. Raises: InvalidSpec."""
+    wanted = machine()
+    entries = index.get("manifests")
+    for descriptor in entries if isinstance(entries, list) else []:
+        platform_ = descriptor.get("platform") if isinstance(descriptor, dict) else None
+        made_for = platform_ if isinstance(platform_, dict) else {}
+        if (made_for.get("os", "linux"), made_for.get("architecture", wanted)) == ("linux", wanted):
+            return cast("Document", descriptor)
+    raise InvalidSpec(f"the image is not made for linux on {wanted}", field="image")
+
+
+def _config(layout: Path, manifest: Document) -> Document:
+    descriptor = manifest.get("config")
+    return _read_json(_blob(layout, descriptor)) if isinstance(descriptor, dict) and "digest" in descriptor else {}
 
 
 def _blob(layout: Path, descriptor: Document) -> Path:
     """The blob's file, proven to be what its descriptor says."""
-    algorithm, _, value = str(descriptor.get("digest", "")).partition(":")
-    if algorithm != "sha256" or len(value) != 64 or not value.isalnum():
-        raise InvalidSpec(f"unsupported digest {descriptor.get('digest')!r}", field="image")
+    digest = str(descriptor.get("digest", ""))
+    if not DIGEST.fullmatch(digest):
+        raise InvalidSpec(f"unsupported digest {digest!r}", field="image")
+    algorithm, _, value = digest.partition(":")
     path = layout / "blobs" / algorithm / value
     try:
         found = _sha256(path)
@@ -132,12 +177,40 @@ def _read_json(path: Path) -> Document:
     return document
 
 
-def _apply(layout: Path, descriptor: Document, target: Path) -> None:
-    kind = str(descriptor.get("mediaType", ""))
-    if "zstd" in kind:
-        raise InvalidSpec("zstd layers are not supported; save the image with gzip layers", field="image")
+def _apply(blob: Path, target: Path, room: layer.Room) -> None:
     try:
-        with tarfile.open(_blob(layout, descriptor), mode="r:*") as archive:
-            layer.apply(archive, target)
-    except (tarfile.TarError, EOFError, OSError) as error:
+        with (
+            blob.open("rb") as file,
+            _decompressed(file) as content,
+            tarfile.open(fileobj=cast("IO[bytes]", _Careful(content)), mode="r:") as archive,
+        ):
+            layer.apply(archive, target, room)
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise InvalidSpec(f"a layer cannot be unpacked: {error}", field="image") from error
+
+
+def _decompressed(file: IO[bytes]) -> IO[bytes]:
+    """By its first bytes: what a manifest calls it is not always so."""
+    first = file.read(4)
+    file.seek(0)
+    if first == _ZSTD:
+        raise InvalidSpec("its layers are compressed by zstd, which is not read here; use gzip", field="image")
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if first.startswith(_GZIP) else file
+
+
+class _Careful:
+    """A layer as `tarfile` reads it. The headers' own sizes come from the layer, and are read in one piece."""
+
+    def __init__(self, content: IO[bytes]) -> None:
+        self._content = content
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return self._content.read(size)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._content.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._content.tell()

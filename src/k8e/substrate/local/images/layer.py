@@ -9,22 +9,54 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from k8e.errors import InvalidSpec
 
-__all__ = ["apply", "resolve"]
+__all__ = ["ENVIRONMENT_BYTES", "Room", "apply", "resolve"]
+
+ENVIRONMENT_BYTES = 32 * 1024
+"""Of what an image may say to every command."""
 
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
 _MAX_LINKS = 40
 _MAX_ID = 65_535
+_MAX_DEPTH = 256
+"""Of directories in one another: what removes a tree may go down by a call for each."""
+_ENTRY_BYTES = 8 * 1024
+"""What an entry takes of the host's disk besides its content, rounded up: inodes run out, too."""
 
 
-def apply(archive: tarfile.TarFile, root: Path) -> None:
+@dataclass(slots=True)
+class Room:
+    """How much of an image may still come."""
+
+    left: int = 1 << 62
+    whole: int = 0
+
+    @classmethod
+    def of(cls, size: int) -> Room:
+        return cls(size, size)
+
+    def take(self, size: int) -> None:
+        """Raises: InvalidSpec, when it is used up."""
+        self.left -= size + _ENTRY_BYTES
+        if self.left < 0:
+            raise InvalidSpec(
+                f"unpacked it is larger than the {self.whole} bytes that one image may have (--max-image)",
+                field="image",
+            )
+
+
+def apply(archive: tarfile.TarFile, root: Path, room: Room) -> None:
     """Unpack every member of `archive` over what `root` holds already."""
     written: set[Path] = set()
     for member in archive:
+        # `tarfile` remembers every member, and nobody asks it for one again.
+        archive.members = []  # type: ignore[attr-defined]  # it says nothing of its own list
+        room.take(member.size if member.isreg() else 0)
         place = _place(root, member.name)
         if place is None:
             continue
@@ -35,6 +67,7 @@ def apply(archive: tarfile.TarFile, root: Path) -> None:
         else:
             _write(archive, member, place, root)
             written.add(place)
+            written.update(place.parents)
 
 
 def resolve(root: Path, name: str) -> Path:
@@ -65,6 +98,8 @@ def _place(root: Path, name: str) -> Path | None:
     if last in ("", ".."):
         return None
     parent = resolve(root, str(pure.parent))
+    if len(parent.relative_to(root).parts) > _MAX_DEPTH:
+        raise InvalidSpec(f"it has more than {_MAX_DEPTH} directories in one another", field="image")
     _make_parent(parent)
     return parent / last
 
@@ -133,5 +168,5 @@ def _delete(path: Path) -> None:
 def _clear(directory: Path, *, keep: set[Path]) -> None:
     """Hide what lower layers put there; what this layer has written already stays."""
     for entry in list(directory.iterdir()):
-        if not any(path == entry or path.is_relative_to(entry) for path in keep):
+        if entry not in keep:
             _delete(entry)
