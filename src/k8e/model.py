@@ -36,6 +36,7 @@ __all__ = [
     "Gates",
     "Grant",
     "HostRule",
+    "ImageProgress",
     "Language",
     "Limits",
     "NetRule",
@@ -229,6 +230,18 @@ class Template:
     image: str = "host"
     memory_bytes: int = GIB
     disk_bytes: int = 5 * GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageProgress:
+    """How far an image is on its way: `waiting`, `resolving`, `downloading`, `unpacking`, `preparing`, `ready`."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+    """Bytes; 0 where nobody knows."""
+    image: str = ""
+    """The image's name with its digest, once it is ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,7 @@ from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Reporter
 from k8e.skills.folder import stage
 from k8e.substrate.local.host import capacity
+from k8e.substrate.local.images.pulls import PullSettings
 from k8e.substrate.local.network import Network
 from k8e.substrate.local.settings import LocalSettings
 from k8e.substrate.local.substrate import LocalSubstrate
@@ -120,20 +121,24 @@ def serve_until_stopped(settings: ServerSettings, environ: Mapping[str, str], re
         try:
             # Before any sandbox is made: a server that cannot be reached must not fill a pool first.
             with reachable(settings) as places:
-                asyncio.run(main(settings, provisioned, registries.result(), places))
+                asyncio.run(main(settings, provisioned, registries.result(), places, environ))
         except BaseExceptionGroup as error:
             raise single(error) from error
 
 
 async def main(
-    settings: ServerSettings, provisioned: Provisioned, registries: Registries, places: Sequence[Listening]
+    settings: ServerSettings,
+    provisioned: Provisioned,
+    registries: Registries,
+    places: Sequence[Listening],
+    environ: Mapping[str, str],
 ) -> None:
     """The whole server, in the order in which it is built."""
     libc.take_short_turns()
     sys.setswitchinterval(SWITCH_S)
     stop = Stop()
     office = Office.open(settings.data_dir / "server", clock=time.time)
-    local = local_settings(settings, provisioned, files=bundle_file(settings.data_dir, registries))
+    local = local_settings(settings, provisioned, environ=environ, files=bundle_file(settings.data_dir, registries))
     doors: dict[str, str] = {}
     sealer = FileSealer(settings.data_dir / "server" / "secrets.key")
     metrics = Metrics()
@@ -393,7 +398,11 @@ def bundle_file(data_dir: Path, registries: Registries) -> Mapping[str, Path]:
 
 
 def local_settings(
-    settings: ServerSettings, provisioned: Provisioned, *, files: Mapping[str, Path] | None = None
+    settings: ServerSettings,
+    provisioned: Provisioned,
+    *,
+    environ: Mapping[str, str] | None = None,
+    files: Mapping[str, Path] | None = None,
 ) -> LocalSettings:
     return LocalSettings(
         data_dir=settings.data_dir,
@@ -405,6 +414,17 @@ def local_settings(
         site_files=hook.site_files(),
         files=files or {},
         node_tools=provisioned.node,
+        pulls=PullSettings(
+            registries=settings.image_registries,
+            insecure=settings.insecure_registries,
+            max_image=settings.max_image,
+            kept=settings.kept_images,
+            timeout_s=settings.pull_timeout,
+            at_once=settings.pulls_at_once,
+            per_owner=settings.pulls_per_owner,
+            tag_age_s=settings.image_tag_age,
+            environ=environ or {},
+        ),
         reserve_disk=settings.reserve_disk,
         default_disk=session_defaults(settings).limits.disk_bytes,
     )

@@ -93,6 +93,21 @@ class ServerSettings:
     """Calls a second that one owner may make to do something; twice as many at once. 0 is no limit."""
     rate_reads: int = 5000
     """The same for calls that only look."""
+    image_registries: tuple[str, ...] = ()
+    """Where images by name come from, the first for short names; empty is what the host's other tools are told."""
+    insecure_registries: tuple[str, ...] = ()
+    """Registries that may be asked over plain HTTP, or show a certificate that nobody vouches for."""
+    max_image: int = 10 * 2**30
+    """Bytes of one image from a registry, as it is sent and as it is unpacked."""
+    kept_images: int = 20 * 2**30
+    """Disk for images from registries; the longest unused goes first."""
+    pull_timeout: float = 900.0
+    """Seconds that one image may take to come from its registry."""
+    pulls_at_once: int = 2
+    pulls_per_owner: int = 8
+    """Calls of one owner that may wait for an image from a registry."""
+    image_tag_age: float = 3600.0
+    """Seconds that a tag means what it meant, before its registry is asked again."""
     allow_open_network: bool = False
     """Whether a session may ask for the whole internet."""
     default_hosts: tuple[str, ...] = ()
@@ -235,6 +250,22 @@ def hosts(text: str) -> tuple[str, ...]:
     return given
 
 
+def image_hosts(text: str) -> tuple[str, ...]:
+    given = words(text)
+    for entry in given:
+        if not re.fullmatch(r"[A-Za-z0-9.\[\]:-]+", entry):
+            raise ValueError(f"{entry!r} is not a registry: write host or host:port")
+    return given
+
+
+def image_prefixes(text: str) -> tuple[str, ...]:
+    given = words(text)
+    image_hosts(",".join(each.partition("/")[0] for each in given))
+    if any(not re.fullmatch(r"[^/\s]+(/[a-z0-9._-]+)*", each) for each in given):
+        raise ValueError("write registry.example.com or registry.example.com/team")
+    return given
+
+
 def gates(text: str) -> tuple[str, ...]:
     from k8e.engine.gates import parse  # only a server has the libraries for it
 
@@ -296,6 +327,19 @@ OPTIONS = (
     ),
     Option("default_runtime", runtime, "runtime of sessions that name none: gvisor or container (default gvisor)"),
     Option("default_image", str, "image of sessions that name none (default host)"),
+    Option(
+        "image_registries",
+        image_prefixes,
+        "registries that images by name come from, the first for short names: registry.example.com or "
+        "registry.example.com/team, separated by commas (default: the host's registries.conf and Docker configuration)",
+    ),
+    Option("insecure_registries", image_hosts, "registries that may be asked without TLS, separated by commas"),
+    Option("max_image", size, "most bytes of one image from a registry, packed and unpacked (default 10Gi)"),
+    Option("kept_images", size, "disk for images from registries; the longest unused goes first (default 20Gi)"),
+    Option("pull_timeout", some_time, "longest that an image may take to come from its registry (default 15m)"),
+    Option("pulls_at_once", positive, "images that come from registries at once (default 2)"),
+    Option("pulls_per_owner", positive, "calls of one owner that may wait for images from registries (default 8)"),
+    Option("image_tag_age", duration, "how long a tag is believed before its registry is asked again (default 1h)"),
     Option("default_cpu", cpus, "CPUs of a session: 1, 0.5 or 500m (default 1)"),
     Option("default_memory", size, "memory of a session: 1Gi (default), 512Mi or bytes"),
     Option("default_disk", size, "disk of a session (default 5Gi)"),

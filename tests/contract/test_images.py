@@ -6,12 +6,10 @@ import gzip
 import hashlib
 import io
 import json
-import re
 import shutil
-import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,51 +18,12 @@ import pytest
 from k8e.errors import InvalidSpec
 from k8e.model import Reason, Runtime
 from tests.support.cells import CellFactory
+from tests.support.image_roots import fill_python, fill_shell, packed
 
 pytestmark = pytest.mark.anyio
 
-PROGRAMS = ("/bin/sh", "/bin/cat", "/bin/ls", "/bin/mknod")
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-
-
-def _linked(*binaries: Path) -> Iterable[Path]:
-    argv = ["ldd", *map(str, binaries)]
-    listing = subprocess.run(argv, check=False, capture_output=True, text=True).stdout
-    return {Path(found) for found in re.findall(r"(/\S+) \(0x", listing)}
-
-
-def _copy(files: Iterable[Path], target: Path) -> None:
-    """Each to the place it has on this host, without the links it may lie behind."""
-    for file in files:
-        place = target / file.relative_to("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file.resolve(), place)
-
-
-def _fill_shell(target: Path) -> None:
-    programs = [Path(name) for name in PROGRAMS]
-    _copy([*programs, *_linked(*programs)], target)
-    (target / "etc").mkdir()
-    (target / "etc/marker").write_text("from the image\n", encoding="ascii")
-
-
-def _fill_python(target: Path) -> None:
-    """A shell and the host's own Python, where a Debian image has it."""
-    _fill_shell(target)
-    binary = Path("/usr/bin/python3").resolve()
-    library = Path("/usr/lib") / binary.name
-    unwanted = shutil.ignore_patterns("__pycache__", "test", "idlelib", "ensurepip", "pydoc_data", "config-*")
-    shutil.copytree(library, target / library.relative_to("/"), ignore=unwanted, symlinks=True)
-    _copy([binary, *_linked(binary, *library.glob("lib-dynload/*.so"))], target)
-    (target / "usr/bin/python3").symlink_to(binary.name)
-
-
-def _packed(root: Path) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        archive.add(root, arcname=".")
-    return buffer.getvalue()
 
 
 def _write_layout(target: Path, *layers: bytes) -> None:
@@ -86,14 +45,14 @@ def _write_layout(target: Path, *layers: bytes) -> None:
 @pytest.fixture(scope="module")
 def shell_image(library: Path) -> Path:
     """A root file system with a shell and little else."""
-    _fill_shell(library / "directory")
+    fill_shell(library / "directory")
     return library / "directory"
 
 
 @pytest.fixture(scope="module")
 def images(shell_image: Path, library: Path) -> None:
     """The same image in every form."""
-    _write_layout(library / "layout", _packed(shell_image))
+    _write_layout(library / "layout", packed(shell_image))
     with tarfile.open(library / "archive.tar", "w") as archive:
         archive.add(library / "layout", arcname=".")
 
@@ -120,7 +79,7 @@ async def test_an_image_without_python_runs_commands_and_serves_files(
 
 @pytest.fixture(scope="module")
 def python_image(library: Path) -> str:
-    _fill_python(library / "with-python")
+    fill_python(library / "with-python")
     return "with-python"
 
 
@@ -193,7 +152,7 @@ async def test_a_hostile_layer_writes_nothing_outside(
         _member("etc/disk", tarfile.BLKTYPE),
         _member("etc/harmless", tarfile.REGTYPE, content=b"control\n"),
     )
-    _write_layout(library / f"evil-{runtime}", _packed(shell_image), evil)
+    _write_layout(library / f"evil-{runtime}", packed(shell_image), evil)
     async with cells(runtime, image=f"evil-{runtime}") as cell:
         control = await cell.sh("cat /etc/harmless")
         # Read by the agent, inside: the link leads to a directory of the image.
@@ -210,7 +169,7 @@ async def test_a_hard_link_out_of_an_image_is_refused(
 ) -> None:
     name = f"linked-{runtime}-{hashlib.sha256(target.encode()).hexdigest()[:8]}"
     assert Path("/etc/shadow").exists(), "the control: there is something to be stolen"
-    _write_layout(library / name, _packed(shell_image), _layer(_member("etc/stolen", tarfile.LNKTYPE, target)))
+    _write_layout(library / name, packed(shell_image), _layer(_member("etc/stolen", tarfile.LNKTYPE, target)))
     with pytest.raises(InvalidSpec, match="hard link"):
         async with cells(runtime, image=name):
             pass

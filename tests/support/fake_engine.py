@@ -44,6 +44,7 @@ from k8e.model import (
     FileEntry,
     FileKind,
     Gates,
+    ImageProgress,
     Language,
     Limits,
     Outcome,
@@ -345,6 +346,10 @@ class FakeEngine(FakeGates, FakeSecrets, FakeNetwork):
         spec = lists.resolved(spec, EgressSettings(rules=()))
         spec = await self.admitted(owner, asked_by, spec, default=SessionSpec())
         return self._add(owner, spec, self._root / f"work-{next(self._count)}")
+
+    async def pull_image(self, owner: OwnerId, spec: SessionSpec) -> AsyncIterator[ImageProgress]:
+        yield ImageProgress(phase="preparing")
+        yield ImageProgress(phase="ready", image=spec.image)
 
     def get_session(self, owner: OwnerId, session_id: SessionId) -> FakeSessionView:
         return self._view(session_id, self._session(owner, session_id))

@@ -183,6 +183,7 @@ def requests(b: Belongings, *, csr: str = "") -> dict[str, tuple[Message, ...]]:
         "TerminalSignal": (pb.TerminalSignalRequest(terminal_id=b.terminal_id, signal=pb.TERMINAL_SIGNAL_INT),),
         "TerminalDestroy": (pb.TerminalDestroyRequest(terminal_id=b.terminal_id, grace_ms=1),),
         "UpdateAllowedHosts": (pb.UpdateAllowedHostsRequest(session_id=sid, hosts=["a.example"]),),
+        "PullImage": (pb.PullImageRequest(image="host"),),
         "ListEgress": (pb.ListEgressRequest(session_id=sid),),
         "ListApprovals": (pb.ListApprovalsRequest(all=True),),
         "ApproveAction": (pb.ApproveActionRequest(approval_id=b.approval_id, approved=True),),

@@ -1332,6 +1332,26 @@ class UpdateAllowedHostsResponse(_message.Message):
     hosts: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, hosts: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class PullImageRequest(_message.Message):
+    __slots__ = ("image", "runtime_class")
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_CLASS_FIELD_NUMBER: _ClassVar[int]
+    image: str
+    runtime_class: str
+    def __init__(self, image: _Optional[str] = ..., runtime_class: _Optional[str] = ...) -> None: ...
+
+class PullImageProgress(_message.Message):
+    __slots__ = ("phase", "done_bytes", "total_bytes", "image")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    phase: str
+    done_bytes: int
+    total_bytes: int
+    image: str
+    def __init__(self, phase: _Optional[str] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., image: _Optional[str] = ...) -> None: ...
+
 class ListEgressRequest(_message.Message):
     __slots__ = ("session_id", "limit", "follow")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]

@@ -312,6 +312,12 @@ class SandboxStub:
             request_serializer=pb.ListEgressRequest.SerializeToString,
             response_deserializer=pb.EgressDecision.FromString,
         )
+        self.PullImage: aio.UnaryStreamMultiCallable[pb.PullImageRequest, pb.PullImageProgress]
+        self.PullImage = channel.unary_stream(
+            "/sandbox.v1.SandboxService/PullImage",
+            request_serializer=pb.PullImageRequest.SerializeToString,
+            response_deserializer=pb.PullImageProgress.FromString,
+        )
         self.SetSecret: aio.UnaryUnaryMultiCallable[pb.SetSecretRequest, pb.SetSecretResponse]
         self.SetSecret = channel.unary_unary(
             "/sandbox.v1.SandboxService/SetSecret",

@@ -9,7 +9,7 @@ import sys
 
 from k8e.wire.frames import ProtocolError
 
-from . import libc, limits, runners
+from . import command, libc, limits, runners
 from .desk import Desk
 from .files import Files
 from .link import Link
@@ -103,6 +103,7 @@ def main(argv: Optional[List[str]] = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
     if len(arguments) != 2 or arguments[0] != "--socket":
         sys.exit("usage: agent --socket PATH")
+    command.IMAGE_ENV.update(command.image_env(os.environ))
     try:
         serve(arguments[1])
     except (OSError, ProtocolError) as error:

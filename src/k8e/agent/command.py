@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Mapping, Optional
 
-__all__ = ["LANGUAGES", "PRIVATE_FILE", "default_env", "language_argv", "missing_language"]
+__all__ = ["IMAGE_ENV", "LANGUAGES", "PRIVATE_FILE", "default_env", "image_env", "language_argv", "missing_language"]
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/k8e/bin"
-"""Last come the tools that set-up brings along, so whatever the image has itself wins."""
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_TOOLS = "/opt/k8e/bin"
+"""What set-up brings along: last on PATH, so whatever the image has itself wins."""
+_IMAGE_VARIABLE = "K8E_IMAGE_ENV"
+IMAGE_ENV: Dict[str, str] = {}
+"""What the image sets for every command; filled once, when the agent starts."""
 _VENV = "/opt/venv"
 
 PRIVATE_FILE = "\0file"
@@ -26,11 +32,18 @@ LANGUAGES: Dict[str, Dict[str, str]] = {
 }
 
 
+def image_env(environ: Mapping[str, str]) -> Dict[str, str]:
+    """The image's variables, which the agent is told by a variable of its own."""
+    return dict(json.loads(environ.get(_IMAGE_VARIABLE, "{}")))
+
+
 def default_env(has_venv: bool) -> Dict[str, str]:
     """What a command sees unless it says otherwise."""
     env = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8", "TERM": "xterm", "USER": "root", "SHELL": "/bin/bash"}
+    env.update(IMAGE_ENV)
+    env["PATH"] = "%s:%s" % (env["PATH"], _TOOLS)
     if has_venv:
-        env["PATH"] = "%s/bin:%s" % (_VENV, _PATH)
+        env["PATH"] = "%s/bin:%s" % (_VENV, env["PATH"])
         env["VIRTUAL_ENV"] = _VENV
     return env
 

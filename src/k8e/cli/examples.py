@@ -67,8 +67,13 @@ BY_COMMAND = {
   k8e sandbox create --runtime container --memory-mib 2048 --cpus 2 --env TOKEN=x
   k8e sandbox create --allowed-hosts example.com,db.example.com:5432
   k8e sandbox create --network none               # nothing is reached
+  k8e sandbox create --image python:3.12-slim     # from a registry that the server knows (docs/images.md)
   k8e sandbox create --tenant my-project          # its /workspace survives the session
   k8e sandbox create --manifest workspace.yaml    # files, directories and repositories to begin with
+""",
+    "pull": """examples:
+  k8e sandbox pull python:3.12-slim               # now, so that the first session of it does not wait
+  k8e sandbox pull registry.example.com/team/tools:1.4 | jq -r .image
 """,
     "cp": """examples:
   k8e sandbox cp data.csv $SID:data.csv           # relative paths are below /workspace

@@ -216,6 +216,7 @@ SANDBOX: Mapping[str, tuple[str, Fill]] = {
     "poll": ("show a background run and its output so far", lazily("programs:fill_poll")),
     "kill-run": ("end a background run and everything it started", lazily("programs:fill_kill_run")),
     "create": ("make a session of your own", lazily("sessions:fill_create")),
+    "pull": ("get an image ready for sessions", lazily("sessions:fill_pull")),
     "get": ("show one session", lazily("sessions:fill_get")),
     "sessions": ("list your sessions", lazily("sessions:fill_sessions")),
     "destroy": ("end a session and everything in it", lazily("sessions:fill_destroy")),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from k8e._proto import sandbox_pb2 as pb
+from k8e.client.errors import Unsupported
 from k8e.client.secrets import add_references
 from k8e.client.transport import GATED_S, PERSON_S, QUICK_S, Transport
 from k8e.client.values import (
     BrokeredSecret,
     Gates,
+    ImageProgress,
     Limits,
     ProcessInfo,
     RuntimeInfo,
@@ -24,6 +27,7 @@ from k8e.client.values import (
 
 __all__ = ["SessionCalls"]
 
+HOST_IMAGE = "host"
 CREATE_S = 300.0 + PERSON_S
 """A cold start in a long queue, and perhaps a person before it; a warm one takes milliseconds."""
 
@@ -61,7 +65,23 @@ class SessionCalls(Transport):
         if gates is not None:
             request.gates.CopyFrom(pb.Gates(**dataclasses.asdict(gates)))
         add_references(request, secret_refs, brokered_secrets)
+        if image not in ("", HOST_IMAGE):
+            # By itself: it may take longer than a session ever takes to be made.
+            with contextlib.suppress(Unsupported):
+                await self.pull_image(image, runtime_class)
         return (await self._call(self._stub.CreateSession, request, timeout_s=CREATE_S)).session_id
+
+    async def pull_image(
+        self, image: str, runtime_class: str = "", *, heard: Callable[[ImageProgress], None] | None = None
+    ) -> str:
+        """Get an image ready, from its registry if need be, and return its exact name; `heard` is told how far it is."""
+        request = pb.PullImageRequest(image=image, runtime_class=runtime_class)
+        exact = image
+        async for each in self._streamed(self._stub.PullImage, request):
+            exact = each.image or exact
+            if heard is not None:
+                heard(ImageProgress(each.phase, each.done_bytes, each.total_bytes))
+        return exact
 
     async def destroy_session(self, session_id: str) -> None:
         """End a session and everything in it."""

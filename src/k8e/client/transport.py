@@ -54,6 +54,7 @@ REPEATABLE: tuple[type[Message], ...] = (
     pb.TerminalForegroundRequest,
     pb.TerminalStreamRequest,
     pb.ListEgressRequest,
+    pb.PullImageRequest,
     pb.ListApprovalsRequest,
     pb.ListApiKeysRequest,
     pb.WhoAmIRequest,

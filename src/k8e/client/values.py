@@ -14,6 +14,7 @@ __all__ = [
     "FileChange",
     "FileInfo",
     "Gates",
+    "ImageProgress",
     "Limits",
     "ProcessInfo",
     "RunInfo",
@@ -35,6 +36,15 @@ class EgressDenial:
     host: str
     port: int = 0
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageProgress:
+    """How far an image is: `waiting`, `resolving`, `downloading`, `unpacking`, `preparing`, `ready`."""
+
+    phase: str
+    done_bytes: int
+    total_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

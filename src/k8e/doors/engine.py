@@ -21,6 +21,7 @@ from k8e.model import (
     ExecResult,
     FileEntry,
     Gates,
+    ImageProgress,
     Limits,
     Outcome,
     OwnerId,
@@ -301,6 +302,7 @@ class Engine(Protocol):
     """
 
     async def create_session(self, owner: OwnerId, spec: SessionSpec, *, asked_by: str = "") -> SessionView: ...
+    def pull_image(self, owner: OwnerId, spec: SessionSpec) -> AsyncIterator[ImageProgress]: ...
     def get_session(self, owner: OwnerId, session_id: SessionId) -> SessionView: ...
     def list_sessions(self, owner: OwnerId | None, phase: str | None = None) -> Sequence[SessionView]:
         """An owner's, or everybody's: whether that may be is the door's to say."""

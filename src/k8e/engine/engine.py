@@ -25,6 +25,7 @@ from k8e.engine.events import EventLog, EventPage
 from k8e.engine.execs import ExecStream
 from k8e.engine.files import FileChange, FilePage, Files
 from k8e.engine.gatekeeper import AtGate, Gatekeeper, unwitnessed
+from k8e.engine.images import Images
 from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.packages import pip_install
 from k8e.engine.pool import ShelfStatus
@@ -53,6 +54,7 @@ from k8e.model import (
     Decision,
     ExecResult,
     FileEntry,
+    ImageProgress,
     Outcome,
     OwnerId,
     ProcessInfo,
@@ -123,6 +125,7 @@ class Engine:
         )
         self._sessions.observer = observer
         self._gatekeeper = Gatekeeper(settings, self._approvals, self._workspaces, self._events, observer, at_gate)
+        self._images = Images(substrate, tasks)
         self._spools = Spools(settings.data_dir)
         self._commands = Commands(
             self._sessions, self._secrets, self._egress, self._events, tasks, at_once=quotas.execs_per_session
@@ -181,6 +184,10 @@ class Engine:
         spec = dataclasses.replace(spec, gates=self._gatekeeper.specified(owner, spec))
         admit = functools.partial(self._gatekeeper.creation, owner, asked_by)
         return self._view(await self._sessions.create(owner, spec, admit))
+
+    def pull_image(self, owner: OwnerId, spec: SessionSpec) -> AsyncIterator[ImageProgress]:
+        """Get the image ready that a session like this would have."""
+        return self._images.pull(owner, spec.template())
 
     def get_session(self, owner: OwnerId, session_id: str) -> SessionView:
         return self._view(self._sessions.find(owner, session_id))
@@ -560,8 +567,8 @@ class Engine:
         self._approvals.keep_only({session.box.id for session in self._sessions if session.box is not None})
         default = self._settings.default
         if self._runtimes[default.runtime].available:
-            self._sandboxes.pool.keep(default, floor=self._settings.pool.min)
-            self._sandboxes.pool.refill(default)
+            warm = self._images.keep_warm(default, self._sandboxes.pool, floor=self._settings.pool.min)
+            self._tasks.start(warm, name="warm pool")
         self._tasks.start(self._tend(), name="reaper")
 
     async def _tend(self) -> None:

@@ -295,6 +295,8 @@ class Sessions:
         session, began = self._reserve(owner, spec, parent), time.perf_counter()
         secrets_seen = self._secret_changes[owner]
         try:
+            template = await self._substrate.prepare(spec.template(), owner, lambda _progress: None)
+            session.spec = dataclasses.replace(spec, image=template.image)
             if parent is not None:
                 session.workspace = parent.workspace or await self._substrate.share_workspace(parent.live_box().id)
             elif spec.tenant:

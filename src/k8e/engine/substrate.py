@@ -6,7 +6,7 @@ them. Every method is idempotent, because the engine repeats what a crash may ha
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Protocol
 
 from k8e.model import (
@@ -17,6 +17,8 @@ from k8e.model import (
     Decision,
     EgressPolicy,
     Grant,
+    ImageProgress,
+    OwnerId,
     Runtime,
     SandboxId,
     Template,
@@ -39,6 +41,15 @@ class Substrate(Protocol):
 
     async def tend(self) -> None:
         """Look after what all sandboxes share, for as long as it is not cancelled."""
+        ...
+
+    async def prepare(self, template: Template, owner: OwnerId, heard: Callable[[ImageProgress], None]) -> Template:
+        """Get its image ready, from a registry if need be, so that `create` has only to boot; at once where it is.
+
+        For one owner only so much is done at a time.
+        Returns: the template with the image's exact name, which is what `create` and the pool are given.
+        Raises: InvalidSpec, HostUnsupported, Exhausted, DiskFull, SandboxFailed.
+        """
         ...
 
     async def create(self, sandbox: SandboxId, template: Template) -> None:

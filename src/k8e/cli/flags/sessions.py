@@ -11,6 +11,7 @@ __all__ = [
     "fill_destroy",
     "fill_egress",
     "fill_get",
+    "fill_pull",
     "fill_sessions",
     "fill_status",
     "fill_subagent",
@@ -46,7 +47,9 @@ def fill_create(create: Parser) -> None:
         metavar="WHAT",
         help="ask a person before: egress, write=PATH, workspace, secrets, command=PATTERN (advisory)",
     )
-    create.add_argument("--image", default="", help="host (default), a root directory, or an OCI layout")
+    create.add_argument(
+        "--image", default="", help="host (default), a name such as python:3.12-slim, or one of the server's own"
+    )
     create.add_argument("--cpus", type=float, help="CPUs (default 1)")
     create.add_argument("--memory-mib", type=int, help="memory (default 1024)")
     create.add_argument("--disk-mib", type=int, help="disk (default 5120)")
@@ -55,6 +58,12 @@ def fill_create(create: Parser) -> None:
     create.add_argument("--idle", type=float, metavar="S", help="seconds unused before it ends (default 1 h)")
     entries(create)
     create.set_defaults(handler="sessions:create_session")
+
+
+def fill_pull(pull: Parser) -> None:
+    pull.add_argument("image", help="NAME[:TAG] or HOST/NAME[:TAG][@sha256:DIGEST]")
+    pull.add_argument("--runtime", default="", help="isolates what is run to prepare it: gvisor (default) or container")
+    pull.set_defaults(handler="images:pull_image")
 
 
 def fill_get(get: Parser) -> None:

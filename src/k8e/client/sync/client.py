@@ -86,6 +86,7 @@ class SandboxClient:
     runs = Blocking(AsyncSandboxClient.runs)
 
     create_session = Blocking(AsyncSandboxClient.create_session)
+    pull_image = Blocking(AsyncSandboxClient.pull_image)
     destroy_session = Blocking(AsyncSandboxClient.destroy_session)
     get = Blocking(AsyncSandboxClient.get)
     sessions = Blocking(AsyncSandboxClient.sessions)

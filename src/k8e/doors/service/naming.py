@@ -19,7 +19,7 @@ LOOKS = frozenset({
 """Calls that change nothing, unless they say that they may stop something."""
 OBJECTS = (
     "session_id", "parent_session_id", "run_id", "exec_id", "terminal_id", "approval_id", "tenant_id", "name", "path",
-    "source", "target", "hosts", "add", "remove", "packages", "action", "approved", "reason", "presence", "role", "owner",
+    "source", "target", "image", "hosts", "add", "remove", "packages", "action", "approved", "reason", "presence", "role", "owner",
     "stop",
 )  # fmt: skip
 CALLED = {"owner": "for_owner"}

@@ -39,6 +39,20 @@ class SessionRpcs:
         view = await self._engine.create_session(call.owner, spec, asked_by=call.caller.identity)
         return pb.CreateSessionResponse(session_id=view.session_id, session=session_message(view))
 
+    async def PullImage(self, call: Call, request: pb.PullImageRequest) -> None:
+        asked = session_spec(
+            pb.CreateSessionRequest(image=request.image, runtime_class=request.runtime_class), self._defaults
+        )
+        async for progress in self._engine.pull_image(call.owner, asked):
+            await call.write(
+                pb.PullImageProgress(
+                    phase=progress.phase,
+                    done_bytes=progress.done,
+                    total_bytes=progress.total,
+                    image=shown(progress.image),
+                )
+            )
+
     async def GetSession(self, call: Call, request: pb.GetSessionRequest) -> pb.GetSessionResponse:
         return session_message(self._engine.get_session(call.owner, fields.session_id(request.session_id)))
 

@@ -87,6 +87,11 @@ class HostDiskSpace:
         self._is_short = False
         self._has_failed = False
 
+    @property
+    def reserve(self) -> int:
+        """Bytes that are left alone."""
+        return self._left()[1]
+
     def check(self) -> None:
         """Raises: DiskFull, where a new sandbox would begin on the reserve."""
         if self._left()[0] <= self._promised:

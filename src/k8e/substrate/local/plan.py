@@ -5,8 +5,9 @@ Nothing here touches the machine, so every rule about what a sandbox may see can
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "MemoryPlan",
     "memory_plan",
     "oci_spec",
+    "told",
 ]
 
 Json = dict[str, Any]
@@ -36,6 +38,8 @@ RUN_AT = "/.k8e-run"
 LIVE_AT = "/.k8e-mnt"
 DOOR_AT = "/.k8e-cgroup"
 TOOLS_AT = "/opt/k8e"
+IMAGE_ENV = "K8E_IMAGE_ENV"
+"""The agent's variable with the image's variables, as JSON (`k8e.agent.command`)."""
 
 SKELETON = (
     "dev",
@@ -90,6 +94,8 @@ class Image:
     digest: str
     layers: tuple[Path, ...]
     binds: tuple[Bind, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the image sets for every command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +105,11 @@ class Agent:
     bundle: Path
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+
+
+def told(agent: Agent, image: Image) -> Agent:
+    """The agent as it starts in a sandbox of this image: what the image sets is for commands, not for the agent itself."""
+    return replace(agent, env={**agent.env, IMAGE_ENV: json.dumps(dict(image.env))}) if image.env else agent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,8 @@ class Record:
     start_ticks: int = 0
     workspace: WorkspaceId | None = None
     """The workspace it was given at claim; None means its own."""
+    image: str = ""
+    """The image that it stands on, by the name of its directory."""
 
     @property
     def init(self) -> Process | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from k8e.model import GIB
+from k8e.substrate.local.images.pulls import PullSettings
 
 __all__ = ["LocalSettings"]
 
@@ -26,6 +27,7 @@ class LocalSettings:
     """Texts of files in the site-packages of every prebuilt virtual environment, by name."""
     image_roots: tuple[Path, ...] = ()
     """Where images other than `host` may lie, besides <data>/images/library."""
+    pulls: PullSettings = field(default_factory=PullSettings)
     files: Mapping[str, Path] = field(default_factory=dict)
     """Files of ours that every sandbox sees, read-only, by their place inside; root inside may read them, so may all."""
     node_tools: Path | None = None

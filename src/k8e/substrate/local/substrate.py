@@ -25,6 +25,8 @@ from k8e.model import (
     Decision,
     EgressPolicy,
     Grant,
+    ImageProgress,
+    OwnerId,
     Runtime,
     SandboxId,
     Template,
@@ -39,6 +41,7 @@ from k8e.substrate.local.disks import Disks
 from k8e.substrate.local.host import capacity, cgroup, kernel, loop, mount, oom, usage
 from k8e.substrate.local.host.process import Process, is_alive, wait_death
 from k8e.substrate.local.idmaps import IdMaps
+from k8e.substrate.local.images.pulls import Heard, Pulls
 from k8e.substrate.local.images.store import ImageStore
 from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.network import Network, NoNetwork
@@ -60,6 +63,7 @@ _log = logging.getLogger(__name__)
 
 _BOOT_THREADS = 8
 _REMOVAL_THREADS = 8
+_IMAGE_THREADS = 2
 _BOOT_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 60.0
 _DIAL_TIMEOUT_S = 10.0
@@ -94,6 +98,15 @@ class LocalSubstrate:
             (self._layout.images / "library", *settings.image_roots),
             node_tools=settings.node_tools or self._layout.node_tools,
         )
+        self._pulls = Pulls(
+            settings.pulls,
+            self._images.pulled,
+            self._layout.images,
+            keep_free=lambda: self._disk_space.reserve,
+            used=lambda: {found.image for found in record.load_all(self._layout)},
+        )
+        self._prepared: set[str] = set()
+        self._preparations = Threads("k8e-image", _IMAGE_THREADS)
         self._workspaces = Workspaces(self._layout, self._disks)
         self._workspace_lock = threading.Lock()
         self._boots = Threads("k8e-boot", _BOOT_THREADS)
@@ -182,6 +195,18 @@ class LocalSubstrate:
 
     # --- life and death --------------------------------------------------------------------------------------------
 
+    async def prepare(self, template: Template, owner: OwnerId, heard: Heard) -> Template:
+        if not self._images.is_here(template.image):
+            self._disk_space.check()
+            template = replace(template, image=await self._pulls.resolve(template.image, owner, heard))
+        if template.image not in self._prepared:
+            heard(ImageProgress(phase="preparing"))
+            # Not where sandboxes boot: a new image takes seconds, and the others would wait for it.
+            await self._preparations.run(self._ready_image, template)
+            self._prepared.add(template.image)
+        heard(ImageProgress(phase="ready", image=template.image))
+        return template
+
     async def create(self, sandbox: SandboxId, template: Template) -> None:
         kernel.check()
         self._driver(template.runtime)
@@ -234,7 +259,13 @@ class LocalSubstrate:
         except BaseException:
             self._blocks.give_back(block)
             raise
-        known = Record(sandbox=sandbox, runtime=template.runtime, block=block, memory_bytes=template.memory_bytes)
+        known = Record(
+            sandbox=sandbox,
+            runtime=template.runtime,
+            block=block,
+            memory_bytes=template.memory_bytes,
+            image=image.digest,
+        )
         record.save(paths, known)
         init = self._builder.build(
             Blueprint(

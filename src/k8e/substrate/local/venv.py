@@ -112,7 +112,14 @@ class VenvBuilder:
                 disk_bytes=_DISK_BYTES,
             )
             record.save(
-                paths, Record(sandbox=sandbox, runtime=runtime.runtime, block=block, memory_bytes=_MEMORY_BYTES)
+                paths,
+                Record(
+                    sandbox=sandbox,
+                    runtime=runtime.runtime,
+                    block=block,
+                    memory_bytes=_MEMORY_BYTES,
+                    image=image.digest,
+                ),
             )
             _wait(self._builder.build(blueprint))
             _collect(paths, target)

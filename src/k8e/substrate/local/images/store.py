@@ -1,17 +1,23 @@
-"""Images by name, each prepared once: `<data>/images/<digest>/` appears by rename, so what is there is complete."""
+"""Images by name, each prepared once: `<data>/images/<digest>/` appears by rename, so what is there is complete.
+
+Nothing here asks a registry: what comes from one is pulled before (`pulls`), and then found by its digest.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from k8e.errors import InvalidSpec
 from k8e.substrate.local.images import archive, host, layer
+from k8e.substrate.local.images.pulled import PulledImages
 from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.plan import SKELETON, TOOLS_AT, Bind, Image
 from k8e.substrate.local.unfinished import UNFINISHED
@@ -21,6 +27,7 @@ __all__ = ["ImageStore"]
 _FORMAT = "1"
 """Part of every digest; raise it when preparing an image changes."""
 _HOST = "host"
+_VARIABLES = ".env.json"
 _PYTHON_PLACES = ("usr/bin", "usr/local/bin", "bin")
 
 Layer = Callable[[Image, Path], None]
@@ -34,15 +41,22 @@ class ImageStore:
         self._layout = layout
         self._tools = node_tools
         self._roots = tuple(root.resolve() for root in roots)
-        self._preparing = threading.Lock()
+        self._lock = threading.Lock()
+        self._preparing: dict[str, threading.Lock] = {}
+        self.pulled = PulledImages(layout.images)
+
+    def is_here(self, name: str) -> bool:
+        """Whether it is the host's, or one that the operator has put here; any other name is a registry's."""
+        return name == _HOST or self._locate(name) is not None
 
     def base(self, name: str) -> Image:
         """The image without a virtual environment. Raises: InvalidSpec."""
-        with self._preparing:
-            skeleton = self._once("skeleton", _fill_skeleton)
-            if name == _HOST:
-                return self._host(skeleton)
-            return self._given(self._locate(name), skeleton)
+        skeleton = self._once("skeleton", _fill_skeleton)
+        if name == _HOST:
+            return self._host(skeleton)
+        if path := self._locate(name):
+            return self._given(path, skeleton)
+        return self._pulled(name, skeleton)
 
     def ready(self, name: str, recipe: str, build_venv: Layer) -> Image:
         """The image with its virtual environment on top, where it has a Python; `recipe` tells versions of it apart.
@@ -52,9 +66,8 @@ class ImageStore:
         base = self.base(name)
         if not has_python(base):
             return base
-        with self._preparing:
-            built = self._once(f"venv-{_digest(base.digest, recipe)}", lambda target: build_venv(base, target))
-        return Image(digest=base.digest, layers=(built, *base.layers), binds=base.binds)
+        built = self._once(f"venv-{base.digest}.{_digest(recipe)[:8]}", lambda target: build_venv(base, target))
+        return replace(base, layers=(built, *base.layers))
 
     def _host(self, skeleton: Path) -> Image:
         digest = _digest(_HOST, *_stamps(Path("/usr/bin/python3"), Path("/etc/ld.so.cache"), Path("/etc/os-release")))
@@ -66,24 +79,43 @@ class ImageStore:
         digest = _digest(str(path), *_stamps(path))
         if path.is_dir() and not (path / "oci-layout").exists():
             return Image(digest=digest, layers=(path, skeleton))
-        unpacked = self._once(digest, lambda target: archive.unpack(path, target))
-        return Image(digest=digest, layers=(unpacked, skeleton))
+        unpacked = self._once(digest, lambda target: self._unpack(path, target, digest))
+        variables = self._layout.images / f"{digest}{_VARIABLES}"
+        env = json.loads(variables.read_text(encoding="utf-8")) if variables.exists() else {}
+        return Image(digest=digest, layers=(unpacked, skeleton), env=env)
 
-    def _locate(self, name: str) -> Path:
+    def _unpack(self, path: Path, target: Path, digest: str) -> None:
+        variables = archive.unpack(path, target)
+        (self._layout.images / f"{digest}{_VARIABLES}").write_text(json.dumps(variables), encoding="utf-8")
+
+    def _pulled(self, name: str, skeleton: Path) -> Image:
+        image = self.pulled.find(name.partition("@")[2])
+        if image is None:
+            places = ", ".join(str(root) for root in self._roots)
+            raise InvalidSpec(
+                f"no image {name!r} in {places}; put a rootfs directory, OCI layout or tar there", field="image"
+            )
+        return Image(digest=image.directory, layers=(self.pulled.path(image), skeleton), env=image.env)
+
+    def _locate(self, name: str) -> Path | None:
         """An image lies in a directory that the operator has named: a caller must not turn `/` into its root."""
         for root in self._roots:
             path = (root / name).resolve()
             if path != root and path.is_relative_to(root) and path.exists():
                 return path
-        places = ", ".join(str(root) for root in self._roots)
-        raise InvalidSpec(
-            f"no image {name!r} in {places}; put a rootfs directory, OCI layout or tar there", field="image"
-        )
+        return None
 
     def _once(self, name: str, fill: Callable[[Path], None]) -> Path:
+        """One at a time for each name: an image that takes long holds up nobody else."""
         final = self._layout.images / name
         if final.is_dir():
             return final
+        with self._lock:
+            preparing = self._preparing.setdefault(name, threading.Lock())
+        with preparing:
+            return final if final.is_dir() else self._made(name, final, fill)
+
+    def _made(self, name: str, final: Path, fill: Callable[[Path], None]) -> Path:
         partial = self._layout.images / f"{UNFINISHED}{name}.{secrets.token_hex(4)}"
         partial.mkdir(parents=True)
         try:
