@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from k8e.engine import returning
+from k8e.engine import resumable
 from k8e.engine.engine import Engine
 from k8e.errors import Conflict
 from k8e.model import MIB, Code, Command, ExecResult, Gates, Language, Limits, Runtime, Shell
@@ -33,7 +33,7 @@ async def _exec(cell: Cell, text: str, exec_id: str) -> ExecResult:
 
 
 def _kept(engine_dir: Path) -> set[str]:
-    return {path.name for path in engine_dir.glob("**/returning/*")}
+    return {path.name for path in engine_dir.glob("**/resumable/*")}
 
 
 async def test_the_second_call_gets_the_result_of_the_first(cell: Cell) -> None:
@@ -98,7 +98,7 @@ async def test_what_is_kept_on_disk_is_bounded_and_goes_with_the_session(
         assert _kept(engine_dir) == before
         await _exec(cell, "head -c 8M /dev/zero", "much")
         assert _kept(engine_dir) - before == {"much"}
-        assert sum(path.stat().st_size for path in engine_dir.glob("**/returning/much/*")) == MIB
+        assert sum(path.stat().st_size for path in engine_dir.glob("**/resumable/much/*")) == MIB
         again = await _exec(cell, "head -c 8M /dev/zero", "much")
         assert (again.stdout, again.truncated) == (bytes(MIB), True)
     assert _kept(engine_dir) == before
@@ -130,7 +130,7 @@ async def test_another_command_does_not_get_the_result_of_one_that_has_its_name(
 async def test_what_nobody_reads_any_more_is_not_kept_for_ever(
     cell: Cell, engine_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(returning, "_TOLD_S", 0.2)
+    monkeypatch.setattr(resumable, "_KEPT_S", 0.2)
     before = _kept(engine_dir)
     await _exec(cell, f"seq {_LINES}", "mine")
     onlooker = await cell.engine.attach_exec(OWNER, cell.id, "mine", {})

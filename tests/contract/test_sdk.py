@@ -13,18 +13,7 @@ import pytest
 from k8e.client import Chunk, Exit, NotFound, SandboxClient, Session, Unreachable, retries
 from k8e.client.discovery import Target
 from k8e.setup.provision import Provisioned
-from tests.support.ports import lasting_port
 from tests.support.servers import NO_POOL, Server
-
-
-@pytest.fixture
-def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    """A server that comes back at the same address."""
-    with lasting_port() as port:
-        server = Server(data_dir, *NO_POOL, listen=f"127.0.0.1:{port}")
-        server.start()
-        yield server
-        server.destroy()
 
 
 @pytest.fixture

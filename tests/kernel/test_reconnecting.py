@@ -6,9 +6,8 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +16,8 @@ from k8e.cli.running import is_running
 from k8e.client import Gates, SandboxClient, retries
 from k8e.client.errors import Unreachable
 from k8e.client.light.places import last_settings
-from k8e.setup.provision import Provisioned
 from tests.support.eventually import eventually
-from tests.support.ports import lasting_port
-from tests.support.servers import NO_POOL, Server
+from tests.support.servers import Server
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -30,16 +27,6 @@ _WANTED = "".join(f"{n}\n" for n in range(1, _LINES + 1)) + "end\n"
 
 Result = tuple[int, str]
 Caller = Callable[[SandboxClient, str, str], Result]
-
-
-@pytest.fixture
-def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    # At one address, as an operator's is: clients by TLS find the next server where the last one was.
-    with lasting_port() as port:
-        server = Server(data_dir, *NO_POOL, listen=f"127.0.0.1:{port}")
-        server.start()
-        yield server
-        server.destroy()
 
 
 def _code(name: str, code: int) -> str:

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pytest
 
 from k8e.client import SandboxClient
 from k8e.client.values import Chunk, Exit
-from k8e.setup.provision import Provisioned
 from tests.support.eventually import eventually
-from tests.support.ports import lasting_port
-from tests.support.servers import NO_POOL, Server
+from tests.support.servers import Server
 
 _COMMAND = "echo first; until [ -e go ]; do sleep 0.05; done; echo second; exec sleep 600"
-
-
-@pytest.fixture
-def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    # At one address, as an operator's is: the client finds the next server where the last one was.
-    with lasting_port() as port:
-        server = Server(data_dir, *NO_POOL, listen=f"127.0.0.1:{port}")
-        server.start()
-        yield server
-        server.destroy()
 
 
 def _sleeps(client: SandboxClient, session_id: str) -> bool:

@@ -23,6 +23,7 @@ from k8e.client.discovery import Target, discover
 from k8e.setup.provision import Provisioned
 from tests.support.leaks import Lend
 from tests.support.places import TOOLS_DIR
+from tests.support.ports import lasting_port
 from tests.support.prepared_images import use_prepared_images
 
 __all__ = ["NO_POOL", "Server", "client", "server"]
@@ -144,11 +145,15 @@ def server(host: Provisioned, lend: Lend) -> Iterator[Server]:
 
 @pytest.fixture
 def mortal(data_dir: Path, host: Provisioned) -> Iterator[Server]:
-    """A server of the test's own, without a pool: it may be killed, and its memory and records are the test's doing."""
-    server = Server(data_dir, *NO_POOL)
-    server.start()
-    yield server
-    server.destroy()
+    """A server of the test's own, without a pool: it may be killed, and its memory and records are the test's doing.
+
+    At one address, as an operator's is: clients by TLS find the next server where the last one was.
+    """
+    with lasting_port() as port:
+        server = Server(data_dir, *NO_POOL, listen=f"127.0.0.1:{port}")
+        server.start()
+        yield server
+        server.destroy()
 
 
 @pytest.fixture

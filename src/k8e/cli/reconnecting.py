@@ -9,23 +9,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from k8e.cli.output import say
-from k8e.client.errors import Conflict, NotFound, SandboxError, SandboxLost, ServerFailed, Unreachable
-from k8e.client.light.calls import QUICK_S, Answer, Calls, Duplex, Request
+from k8e.client.errors import NotFound, SandboxError, ServerFailed, Unreachable
+from k8e.client.light.calls import QUICK_S, Answer, Calls, Duplex, Request, after_loss
 
-__all__ = ["Reconnecting", "new_exec_id"]
+__all__ = ["Reconnecting"]
 
 WAIT_S = 30.0
 """For a server that somebody else starts."""
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 1.0
 CHANNELS = {"OUTPUT_CHANNEL_STDERR": "stderr_offset", "2": "stderr_offset"}
-
-
-def new_exec_id() -> str:
-    """A name for a command by which it can be asked for again."""
-    import os
-
-    return f"exec-{os.urandom(16).hex()}"
 
 
 class Reconnecting:
@@ -119,10 +112,7 @@ class Lost:
         self._pause_s = min(self._pause_s * 2, LAST_PAUSE_S)
 
     def explained(self, error: SandboxError) -> SandboxError:
-        """What the next server says of a command that may have run: never that it has not."""
-        if isinstance(error, NotFound | SandboxLost | Conflict):
-            return Unreachable(f"{self._error} Asked again, the server said: {error}")
-        return error
+        return after_loss(self._error, error)
 
 
 def attachment(first: Request) -> dict[str, object]:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from k8e.cli import shapes
 from k8e.cli.network import split, update
 from k8e.cli.output import print_json, program_output, say
-from k8e.cli.reconnecting import new_exec_id
 from k8e.cli.sharing import in_session
 from k8e.client.errors import InvalidRequest, ServerFailed
-from k8e.client.light.calls import Answer, Calls, Request, deadline, encoded
+from k8e.client.light.calls import Answer, Calls, Request, deadline, encoded, new_exec_id
 
 if TYPE_CHECKING:
     from k8e.cli.entries import Entry

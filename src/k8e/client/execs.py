@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import codecs
 import functools
-import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 
 from k8e._proto import sandbox_pb2 as pb
+from k8e.client.light.calls import new_exec_id
 from k8e.client.network import denials
 from k8e.client.requests import Watched
 from k8e.client.resuming import Resuming
@@ -140,11 +140,6 @@ class ExecCalls(Resuming):
                 return collected_result(request, kept["stdout"], kept["stderr"], item)
             kept[item.stream] += item.data
         raise AssertionError("the server ends every stream with an exit")
-
-
-def new_exec_id() -> str:
-    """A name for a command by which it can be asked for again."""
-    return f"exec-{uuid.uuid4().hex}"
 
 
 async def inputs(request: pb.ExecRequest, stdin: Input | None, exec_id: str) -> AsyncIterator[pb.ExecInput]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 from k8e.client.errors import NotFound, SandboxError, Unreachable
+from k8e.client.light.calls import after_loss
 from k8e.client.retries import Patience
-from k8e.client.transport import Transport, after_loss
+from k8e.client.transport import Transport
 from k8e.client.values import Chunk, Exit
 
 __all__ = ["Resuming"]

@@ -14,9 +14,9 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e._proto.stub import SandboxStub
 from k8e.client.channels import keep_for_ever, open_channel
 from k8e.client.discovery import Target
-from k8e.client.errors import Conflict, DeadlineExceeded, NotFound, SandboxError, SandboxLost, Unreachable
+from k8e.client.errors import DeadlineExceeded, SandboxError, Unreachable
 from k8e.client.light import calls
-from k8e.client.light.calls import ERROR_KEY, PERSON_S, QUICK_S, refusal, unreachable
+from k8e.client.light.calls import ERROR_KEY, PERSON_S, QUICK_S, after_loss, refusal, unreachable
 from k8e.client.local.channel import NOT_CONNECTED
 from k8e.client.local.reviving import Reviver
 from k8e.client.retries import Patience, pause_s
@@ -24,7 +24,7 @@ from k8e.client.retries import Patience, pause_s
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-__all__ = ["GATED_S", "PERSON_S", "QUICK_S", "Transport", "after_loss", "deadline"]
+__all__ = ["GATED_S", "PERSON_S", "QUICK_S", "Transport", "deadline"]
 
 GATED_S = QUICK_S + PERSON_S
 """For calls that change something small, where a gate may be in the way."""
@@ -66,13 +66,6 @@ REPEATABLE: tuple[type[Message], ...] = (
 def is_repeatable(request: Message) -> bool:
     """A command with a name of its own runs once, however often it is asked for."""
     return isinstance(request, REPEATABLE) or (isinstance(request, pb.ExecRequest) and bool(request.exec_id))
-
-
-def after_loss(lost: Unreachable, error: SandboxError) -> SandboxError:
-    """What the server said of a command that was asked for before and may have run: never that it has not."""
-    if isinstance(error, NotFound | SandboxLost | Conflict):
-        return Unreachable(f"{lost} Asked again, the server said: {error}")
-    return error
 
 
 Q = TypeVar("Q", bound="Message")

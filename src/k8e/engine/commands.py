@@ -23,7 +23,7 @@ from k8e.engine.execs import STDERR, STDOUT, ExecStream, exec_args, remote_failu
 from k8e.engine.ids import check_client_id, new_id
 from k8e.engine.questions import FoundProgram
 from k8e.engine.recording import RecordedStream, Recorder, title
-from k8e.engine.returning import IN_SANDBOX_BYTES, Returning
+from k8e.engine.resumable import IN_SANDBOX_BYTES, ResumableCommands
 from k8e.engine.secrets import Secrets
 from k8e.engine.session import Session, Use
 from k8e.engine.sessions import Sessions
@@ -48,8 +48,8 @@ _ARGS_CHARS: Final = 4096
 RECORDED_PER_OWNER = 64 * MIB
 RECORDED = 256 * MIB
 """Of commands that run: the beginning of their output, held for the transcript until they end."""
-RETURNING_PER_OWNER = 64 * MIB
-RETURNING = 256 * MIB
+RESUMABLE_PER_OWNER = 64 * MIB
+RESUMABLE = 256 * MIB
 """Of commands whose callers may come back after our death: the beginning of their output, in memory and on disk."""
 
 
@@ -64,8 +64,8 @@ class Commands:
         self._tasks = tasks
         self._at_once = at_once
         self._recording = ByteBudget(per_owner=RECORDED_PER_OWNER, total=RECORDED)
-        self._kept_output = ByteBudget(per_owner=RETURNING_PER_OWNER, total=RETURNING)
-        self._returning: dict[SandboxId, Returning] = {}
+        self._kept_output = ByteBudget(per_owner=RESUMABLE_PER_OWNER, total=RESUMABLE)
+        self._resumable: dict[SandboxId, ResumableCommands] = {}
 
     async def start(
         self,
@@ -75,7 +75,7 @@ class Commands:
         *,
         timeout_s: float,
         keep_in_sandbox_bytes: int = 0,
-        returning: Returning | None = None,
+        resumable: ResumableCommands | None = None,
         keeps_output: bool = False,
         is_known: bool = False,
     ) -> ExecStream:
@@ -97,7 +97,7 @@ class Commands:
             ended=Use(session),
             denials=self._denials(box.id),
             keep_in_sandbox_bytes=keep_in_sandbox_bytes,
-            returning=returning,
+            resumable=resumable,
             keeps_output=keeps_output,
         )
         stream.recorder = Recorder(
@@ -111,7 +111,7 @@ class Commands:
         )
         env = {**self._environment(session), **hidden}
         args = exec_args(exec_id, command, env=env, user=session.spec.user, timeout_s=timeout_s)
-        digest = args["digest"] = _digest(args) if returning is not None else ""
+        digest = args["digest"] = _digest(args) if resumable is not None else ""
         try:
             await (stream.attach({}, digest=digest) if is_known else stream.start(args))
         except BaseException:
@@ -137,15 +137,15 @@ class Commands:
         With `keeps_output` it gets the output from its beginning, else it says from where. One that `is_known` is never
         started.
         """
-        returning = self._returning_in(session) if exec_id else None
+        resumable = self._resumable_in(session) if exec_id else None
         return await self.start(
             session,
             check_client_id(exec_id, field="exec_id") if exec_id else new_id("exec"),
             command,
             timeout_s=self._own_limit_s(session) if command.timeout_s is None else command.timeout_s,
             keep_in_sandbox_bytes=IN_SANDBOX_BYTES,
-            returning=returning,
-            keeps_output=keeps_output and returning is not None,
+            resumable=resumable,
+            keeps_output=keeps_output and resumable is not None,
             is_known=is_known,
         )
 
@@ -183,26 +183,26 @@ class Commands:
 
     def take_over(self, session: Session) -> None:
         """Callers of an earlier server may come back."""
-        self._returning_in(session).take_over()
+        self._resumable_in(session).adopt()
 
     def end(self, sandbox: SandboxId) -> None:
         """It is gone: nobody can come back for anything in it."""
-        if (returning := self._returning.pop(sandbox, None)) is not None:
-            returning.end()
+        if (resumable := self._resumable.pop(sandbox, None)) is not None:
+            resumable.sandbox_ended()
 
     def close(self) -> None:
-        for returning in self._returning.values():
-            returning.close()
+        for resumable in self._resumable.values():
+            resumable.close()
 
-    def _returning_in(self, session: Session) -> Returning:
+    def _resumable_in(self, session: Session) -> ResumableCommands:
         box = session.live_box()
-        if box.id not in self._returning:
-            self._returning[box.id] = Returning(
-                self._sessions.place(session) / "returning",
+        if box.id not in self._resumable:
+            self._resumable[box.id] = ResumableCommands(
+                self._sessions.place(session) / "resumable",
                 limit=session.spec.limits.output_bytes,
                 reserve=functools.partial(self._kept_output.open, session.owner),
             )
-        return self._returning[box.id]
+        return self._resumable[box.id]
 
     async def find_program(self, session: Session, command: Command) -> FoundProgram:
         """Which program it would run, as its sandbox says. Raises: SandboxLost, SandboxFailed, HostUnsupported."""
@@ -242,7 +242,7 @@ class Commands:
         """Go on with a command that already runs; with `stop`, giving up half-way ends it. Raises: NotFound."""
         box = session.live_box()
         # Of a background run the end is written down; of others it is told, and perhaps not heard.
-        returning = self._returning_in(session) if keep_in_sandbox_bytes else None
+        resumable = self._resumable_in(session) if keep_in_sandbox_bytes else None
         stream = ExecStream(
             box,
             exec_id,
@@ -250,7 +250,7 @@ class Commands:
             ended=Use(session),
             denials=self._denials(box.id),
             keep_in_sandbox_bytes=keep_in_sandbox_bytes,
-            returning=returning,
+            resumable=resumable,
         )
         try:
             await stream.attach(offsets)

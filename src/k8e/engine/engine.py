@@ -31,7 +31,7 @@ from k8e.engine.packages import pip_install
 from k8e.engine.pool import ShelfStatus
 from k8e.engine.questions import write_question
 from k8e.engine.recover import recover
-from k8e.engine.returning import IN_SANDBOX_BYTES
+from k8e.engine.resumable import IN_SANDBOX_BYTES
 from k8e.engine.runs import Runs, RunStream, RunView
 from k8e.engine.sandboxes import Sandboxes
 from k8e.engine.secrets import Sealer, Secrets, SecretView

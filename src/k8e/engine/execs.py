@@ -24,7 +24,7 @@ from k8e.wire.outbox import WINDOW
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from k8e.engine.returning import Returning
+    from k8e.engine.resumable import ResumableCommands
 
 __all__ = ["STDERR", "STDOUT", "ExecStream", "Output", "exec_args", "outcome_of", "remote_failure"]
 
@@ -110,10 +110,10 @@ class ExecStream:
         ended: Callable[[], None] = lambda: None,
         denials: Callable[[], Awaitable[tuple[Denial, ...]]] | None = None,
         keep_in_sandbox_bytes: int = 0,
-        returning: Returning | None = None,
+        resumable: ResumableCommands | None = None,
         keeps_output: bool = False,
     ) -> None:
-        """With `returning` its caller can come back for the end, and with `keeps_output` for all of the output, too."""
+        """With `resumable` its caller can come back for the end, and with `keeps_output` for all of the output, too."""
         self.exec_id = exec_id
         self.pid = 0
         self.denied: tuple[Denial, ...] = ()
@@ -123,10 +123,10 @@ class ExecStream:
         self._tasks = tasks
         self._ended = ended
         self._ack_lag = keep_in_sandbox_bytes
-        if returning is not None:
-            returning.come_back(exec_id)
-        self._returning = returning
-        self._kept = returning.keep(exec_id) if returning is not None and keeps_output else None
+        if resumable is not None:
+            resumable.resume(exec_id)
+        self._resumable = resumable
+        self._kept = resumable.keep(exec_id) if resumable is not None and keeps_output else None
         self._replayed: Iterator[Output] = self._kept.replay() if self._kept is not None else iter(())
         self._stream: Stream | None = None
         self._delivered: dict[int, int] = {}
@@ -254,11 +254,11 @@ class ExecStream:
         self._is_over = True
         # Somebody else may have attached while we waited for our own reader: then it is theirs.
         is_ours = self._stream is None or not self._stream.has_failed(_CONFLICT)
-        if self._returning is not None and is_ours:
+        if self._resumable is not None and is_ours:
             if kill:
-                self._returning.remove(self.exec_id)
+                self._resumable.remove(self.exec_id)
             else:
-                self._returning.leave(self.exec_id)
+                self._resumable.abandon(self.exec_id)
         self._tasks.start(self._let_go(kill and is_ours), name=f"let go {self.exec_id}")
         self._ended()
 
@@ -338,8 +338,8 @@ class ExecStream:
         return outcome
 
     def _over_without_end(self, detail: str) -> Outcome:
-        if self._returning is not None:
-            self._returning.remove(self.exec_id)
+        if self._resumable is not None:
+            self._resumable.remove(self.exec_id)
         return self._over(_lost(detail))
 
     def forget(self) -> None:
@@ -347,14 +347,14 @@ class ExecStream:
         if not self._is_remembered:
             return
         self._is_remembered = False
-        if self._returning is None:
+        if self._resumable is None:
             self._forget_now()
         else:
-            self._returning.told(self.exec_id, self._forget_now)
+            self._resumable.end_delivered(self.exec_id, self._forget_now)
 
     def _forget_now(self) -> None:
-        if self._returning is not None:
-            self._returning.remove(self.exec_id)
+        if self._resumable is not None:
+            self._resumable.remove(self.exec_id)
         self._tasks.start(_forget(self._box, self.exec_id), name=f"forget {self.exec_id}")
 
     def _outcome(self, fields: Mapping[str, Any]) -> Outcome:

@@ -7,10 +7,20 @@ reads all of that. A transport raises the errors of `k8e.client.errors` and noth
 from __future__ import annotations
 
 import binascii
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from k8e.client.errors import InvalidRequest, SandboxError, ServerFailed, Unreachable, rebuilt
+from k8e.client.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    SandboxError,
+    SandboxLost,
+    ServerFailed,
+    Unreachable,
+    rebuilt,
+)
 
 __all__ = [
     "CREATE_S",
@@ -23,11 +33,13 @@ __all__ = [
     "Calls",
     "Duplex",
     "Request",
+    "after_loss",
     "deadline",
     "encoded",
     "exact",
     "given",
     "listed",
+    "new_exec_id",
     "only",
     "refusal",
     "unreachable",
@@ -206,6 +218,18 @@ def refusal(code: str, text: str, beside: Mapping[str, str]) -> SandboxError:
 
 NEVER_SENT = ("failed to connect to all addresses", "Connection refused", "DNS resolution failed")
 """How grpc says that a call did not leave this machine."""
+
+
+def after_loss(lost: Unreachable, error: SandboxError) -> SandboxError:
+    """What the server said of a command that was asked for before and may have run: never that it has not."""
+    if isinstance(error, NotFound | SandboxLost | Conflict):
+        return Unreachable(f"{lost} Asked again, the server said: {error}")
+    return error
+
+
+def new_exec_id() -> str:
+    """A name for a command by which it can be asked for again."""
+    return f"exec-{os.urandom(16).hex()}"
 
 
 def unreachable(where: str, detail: str, tried: Sequence[str] = (), *, was_sent: bool = True) -> Unreachable:

@@ -1,4 +1,4 @@
-"""What is kept for a caller who lost its connection and asks for the same command again.
+"""Commands whose callers may ask for them again: what is kept for one that lost its connection.
 
 A call that names its command itself may be repeated: the command goes on, or has ended, and the second call gets all of
 it. The sandbox keeps the end, and of each output stream the last bytes. Here is kept what came before them: on disk, so
@@ -18,16 +18,16 @@ from typing import Final
 from k8e.byte_budget import ByteReservation
 from k8e.engine.execs import STDERR, STDOUT, Output
 
-__all__ = ["IN_SANDBOX_BYTES", "KeptOutput", "Returning"]
+__all__ = ["IN_SANDBOX_BYTES", "KeptOutput", "ResumableCommands"]
 
 _log = logging.getLogger(__name__)
 
 IN_SANDBOX_BYTES: Final = 256 * 1024
 """Of each stream, what the sandbox keeps after we have read it."""
 _PIECE_BYTES: Final = 256 * 1024
-_TOLD_S: Final = 60.0
+_KEPT_S: Final = 60.0
 """How long after its end was told a command may be asked for again."""
-_TOLD_PER_SANDBOX: Final = 8
+_DELIVERED_PER_SANDBOX: Final = 8
 _CHANNELS: Final = (STDOUT, STDERR)
 
 Forget = Callable[[], None]
@@ -102,7 +102,7 @@ class KeptOutput:
             shutil.rmtree(self._directory, ignore_errors=True)
 
 
-class Returning:
+class ResumableCommands:
     """The commands of one sandbox that may be asked for again."""
 
     def __init__(self, directory: Path, *, limit: int, reserve: Callable[[], ByteReservation]) -> None:
@@ -110,9 +110,9 @@ class Returning:
         self._limit = limit
         self._reserve = reserve
         self._kept: dict[str, KeptOutput] = {}
-        self._told: dict[str, tuple[asyncio.TimerHandle, Forget]] = {}
+        self._delivered: dict[str, tuple[asyncio.TimerHandle, Forget]] = {}
         """Commands whose end was told, until it is certain enough that it was heard; oldest first."""
-        self._left: dict[str, asyncio.TimerHandle] = {}
+        self._abandoned: dict[str, asyncio.TimerHandle] = {}
         """Commands that nobody reads, until it is certain enough that nobody comes back for them."""
 
     def keep(self, exec_id: str) -> KeptOutput:
@@ -123,57 +123,54 @@ class Returning:
 
     def remove(self, exec_id: str) -> None:
         """Nobody comes back for its output."""
-        if (timer := self._left.pop(exec_id, None)) is not None:
+        if (timer := self._abandoned.pop(exec_id, None)) is not None:
             timer.cancel()
         if (kept := self._kept.pop(exec_id, None)) is not None:
             kept.remove()
 
-    def told(self, exec_id: str, forget: Forget) -> None:
+    def end_delivered(self, exec_id: str, forget: Forget) -> None:
         """Its end was told: call `forget` after a while, or when enough others have ended since."""
-        self.come_back(exec_id)
-        timer = asyncio.get_running_loop().call_later(_TOLD_S, self._forget, exec_id)
-        self._told[exec_id] = (timer, forget)
-        if len(self._told) > _TOLD_PER_SANDBOX:
-            self._forget(next(iter(self._told)))
+        self.resume(exec_id)
+        timer = asyncio.get_running_loop().call_later(_KEPT_S, self._forget, exec_id)
+        self._delivered[exec_id] = (timer, forget)
+        if len(self._delivered) > _DELIVERED_PER_SANDBOX:
+            self._forget(next(iter(self._delivered)))
 
-    def come_back(self, exec_id: str) -> None:
+    def resume(self, exec_id: str) -> None:
         """Somebody asks for it: it is not forgotten before its end is told once more."""
-        if (found := self._told.pop(exec_id, None)) is not None:
+        if (found := self._delivered.pop(exec_id, None)) is not None:
             found[0].cancel()
-        if (timer := self._left.pop(exec_id, None)) is not None:
+        if (timer := self._abandoned.pop(exec_id, None)) is not None:
             timer.cancel()
 
-    def take_over(self) -> None:
+    def adopt(self) -> None:
         """Keep for a while what an earlier server kept."""
         for path in self._directory.glob("*"):
             self.keep(path.name)
-            self.leave(path.name)
+            self.abandon(path.name)
 
-    def leave(self, exec_id: str) -> None:
+    def abandon(self, exec_id: str) -> None:
         """Nobody reads it now: what is kept of it goes after a while, unless somebody comes back."""
-        self.come_back(exec_id)
-        self._left[exec_id] = asyncio.get_running_loop().call_later(_TOLD_S, self._give_up, exec_id)
+        self.resume(exec_id)
+        self._abandoned[exec_id] = asyncio.get_running_loop().call_later(_KEPT_S, self.remove, exec_id)
 
-    def end(self) -> None:
+    def sandbox_ended(self) -> None:
         """The sandbox ends: nobody comes back for anything of it."""
-        for exec_id in list(self._told):
+        for exec_id in list(self._delivered):
             self._forget(exec_id)
-        for exec_id in [*self._kept, *self._left]:
-            self.come_back(exec_id)
+        for exec_id in [*self._kept, *self._abandoned]:
+            self.resume(exec_id)
             self.remove(exec_id)
 
     def close(self) -> None:
         """Leave everything as it is for the next server."""
-        for exec_id in [*self._told, *self._left]:
-            self.come_back(exec_id)
+        for exec_id in [*self._delivered, *self._abandoned]:
+            self.resume(exec_id)
 
     def _forget(self, exec_id: str) -> None:
-        timer, forget = self._told.pop(exec_id)
+        timer, forget = self._delivered.pop(exec_id)
         timer.cancel()
         forget()
-
-    def _give_up(self, exec_id: str) -> None:
-        self.remove(exec_id)
 
 
 def _size_of(path: Path) -> int:
