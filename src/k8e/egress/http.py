@@ -293,7 +293,7 @@ class _Session:
                         await self._write(self._client, self._near_send(event))
                 case h11.Response():
                     is_chunked = version >= b"1.1" and any(name == b"transfer-encoding" for name, _ in event.headers)
-                    await self._write(self._client, self._near_send(event))
+                    await self._write(self._client, self._near_send(_as_our_own(event)))
                 case h11.Data():
                     await self._write(self._client, self._near_send(event))
                 case h11.EndOfMessage():
@@ -353,6 +353,11 @@ def _one_error() -> Iterator[None]:
         if broken is None or other is not None:
             raise
         raise ConnectionAbortedError(str(broken.exceptions[0])) from group
+
+
+def _as_our_own(response: h11.Response) -> h11.Response:
+    """Of the version that this side speaks: a server may answer with HTTP/1.0, which h11 reads and does not write."""
+    return h11.Response(status_code=response.status_code, headers=response.headers, reason=response.reason)
 
 
 def _trailing(end: h11.EndOfMessage) -> bytes:

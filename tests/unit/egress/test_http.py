@@ -259,6 +259,20 @@ async def test_a_server_that_closed_meanwhile_is_dialled_anew() -> None:
         assert stage.dialled == 2
 
 
+@pytest.mark.parametrize("length", [b"Content-Length: 2\r\n", b""], ids=["with its length", "up to the end"])
+async def test_a_server_that_speaks_http_1_0_is_understood(length: bytes) -> None:
+    async def once(reader: Ear, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 200 Fine\r\n" + length + b"\r\nok")
+
+    async with _stage(b"GET /1 HTTP/1.1\r\nHost: one.example\r\n\r\n", once) as (stage, _):
+        answer = await stage.receive(b"ok")
+        assert answer.startswith(b"HTTP/1.1 200 Fine\r\n")
+        await stage.send(b"GET /2 HTTP/1.1\r\nHost: one.example\r\n\r\n")
+        assert b"ok" in await stage.receive(b"ok")
+        assert stage.dialled == 2
+
+
 async def test_an_expected_100_comes_before_the_body_is_sent() -> None:
     async def patient(reader: Ear, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
