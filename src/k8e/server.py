@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 from k8e import __version__, full_disk, locks, whole
 from k8e.agent import hook, libc
+from k8e.apt.configuration import AptConfiguration
+from k8e.apt.configuration import read as read_apt
 from k8e.audit import BUSY, MAIN, Journal
 from k8e.byte_budget import ByteBudget
 from k8e.doors import connect
@@ -111,6 +113,7 @@ def serve_until_stopped(settings: ServerSettings, environ: Mapping[str, str], re
         stage_skill(settings.data_dir / "server" / "skills")
         with ThreadPoolExecutor(max_workers=1) as asking:
             registries = asking.submit(read_registries, environ)
+            apt = read_apt(environ) if settings.allow_apt else None
             provisioned = ensure(
                 Path(settings.tools_dir or settings.data_dir),
                 report,
@@ -121,7 +124,7 @@ def serve_until_stopped(settings: ServerSettings, environ: Mapping[str, str], re
         try:
             # Before any sandbox is made: a server that cannot be reached must not fill a pool first.
             with reachable(settings) as places:
-                asyncio.run(main(settings, provisioned, registries.result(), places, environ))
+                asyncio.run(main(settings, provisioned, registries.result(), places, environ, apt))
         except BaseExceptionGroup as error:
             raise single(error) from error
 
@@ -132,13 +135,16 @@ async def main(
     registries: Registries,
     places: Sequence[Listening],
     environ: Mapping[str, str],
+    apt: AptConfiguration | None = None,
 ) -> None:
     """The whole server, in the order in which it is built."""
     libc.take_short_turns()
     sys.setswitchinterval(SWITCH_S)
     stop = Stop()
     office = Office.open(settings.data_dir / "server", clock=time.time)
-    local = local_settings(settings, provisioned, environ=environ, files=bundle_file(settings.data_dir, registries))
+    files = bundle_file(settings.data_dir, registries)
+    local = local_settings(settings, provisioned, environ=environ, files=files, apt=apt)
+    egress = egress_settings(settings, registries, apt)
     doors: dict[str, str] = {}
     sealer = FileSealer(settings.data_dir / "server" / "secrets.key")
     metrics = Metrics()
@@ -148,7 +154,7 @@ async def main(
         tracing(settings) as traces,
         network(settings.data_dir, registries.ca_bundle) as reach,
         Engine.open(
-            engine_settings(settings, registries),
+            engine_settings(settings, egress),
             LocalSubstrate(local, reach),
             sealer,
             Several(metrics, *traces),
@@ -158,7 +164,7 @@ async def main(
         service = Service(
             engine,
             defaults=session_defaults(settings),
-            facts=facts(settings, doors, stop, office.authority.fingerprint, egress_settings(settings, registries)),
+            facts=facts(settings, doors, stop, office.authority.fingerprint, egress),
             identity=IdentityRpcs(office),
             mcp=McpRpcs(mcp),
             presence=Presence(allowed=settings.approve_in_person),
@@ -403,6 +409,7 @@ def local_settings(
     *,
     environ: Mapping[str, str] | None = None,
     files: Mapping[str, Path] | None = None,
+    apt: AptConfiguration | None = None,
 ) -> LocalSettings:
     return LocalSettings(
         data_dir=settings.data_dir,
@@ -425,12 +432,13 @@ def local_settings(
             tag_age_s=settings.image_tag_age,
             environ=environ or {},
         ),
+        apt=apt,
         reserve_disk=settings.reserve_disk,
         default_disk=session_defaults(settings).limits.disk_bytes,
     )
 
 
-def engine_settings(settings: ServerSettings, registries: Registries) -> EngineSettings:
+def engine_settings(settings: ServerSettings, egress: EgressSettings) -> EngineSettings:
     if settings.pool_min > settings.pool_max:
         raise HostUnsupported(f"pool_min {settings.pool_min} is more than pool_max {settings.pool_max}")
     return EngineSettings(
@@ -461,16 +469,18 @@ def engine_settings(settings: ServerSettings, registries: Registries) -> EngineS
             events_per_owner=settings.kept_events_per_owner,
             events_age_s=settings.kept_events_age,
         ),
-        egress=egress_settings(settings, registries),
+        egress=egress,
         gates=gates.parse(settings.gates),
     )
 
 
-def egress_settings(settings: ServerSettings, registries: Registries) -> EgressSettings:
+def egress_settings(
+    settings: ServerSettings, registries: Registries, apt: AptConfiguration | None = None
+) -> EgressSettings:
     """The operator's registries and code hosts for everybody, and what else the operator lists."""
     listed = tuple(entries.parse(entry) for entry in settings.default_hosts)
     return EgressSettings(
-        rules=(*registries.hosts, *EgressSettings().rules, *listed),
+        rules=(*registries.hosts, *(apt.hosts if apt else ()), *EgressSettings().rules, *listed),
         allow_open=settings.allow_open_network,
         env=registries.env,
         ca_bundle=registries.ca_bundle,

@@ -110,6 +110,8 @@ class ServerSettings:
     """Seconds that a tag means what it meant, before its registry is asked again."""
     allow_open_network: bool = False
     """Whether a session may ask for the whole internet."""
+    allow_apt: bool = False
+    """Whether packages can be installed in sandboxes of the host image, from the hosts that the host's apt uses."""
     default_hosts: tuple[str, ...] = ()
     """Reached by sessions that bring no list, besides the hosts of pip, npm and GitHub."""
     mcp_grace: int = 60
@@ -375,6 +377,12 @@ OPTIONS = (
     Option("rate_reads", count, "calls a second by which one owner may look (default 5000, 0 any)"),
     Option(
         "allow_open_network", flag, "whether sessions may have the open network: true or false (default)", bare=True
+    ),
+    Option(
+        "allow_apt",
+        flag,
+        "whether apt-get works in sandboxes of the host image, with the host's package sources: true or false (default)",
+        bare=True,
     ),
     Option("default_hosts", hosts, "hosts that sessions without a list may reach, too, separated by commas"),
     Option("mcp_grace", count, "seconds that sandboxes of an MCP client which was cut off wait for it (default 60)"),

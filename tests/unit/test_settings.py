@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from k8e.apt.configuration import AptConfiguration
 from k8e.egress.defaults import Registries
 from k8e.engine.ceilings import (
     CPU_OVERCOMMIT,
@@ -20,10 +21,10 @@ from k8e.engine.ceilings import (
     share_of,
     within,
 )
-from k8e.engine.settings import KeptLimits
+from k8e.engine.settings import EgressSettings, KeptLimits
 from k8e.errors import InvalidSpec
-from k8e.model import GIB, Limits
-from k8e.server import engine_settings, session_ceilings, session_defaults
+from k8e.model import GIB, HostRule, Limits
+from k8e.server import egress_settings, engine_settings, session_ceilings, session_defaults
 from k8e.settings import OPTIONS, ServerSettings, load
 from k8e.substrate.local.host import capacity
 
@@ -112,7 +113,7 @@ def test_ceilings_reach_the_engine_and_clip_its_defaults(tmp_path: Path) -> None
     assert (most.memory_bytes, most.processes, most.ttl_s, most.cpus) == (256 * 2**20, 64, 3600, None)
     limits = session_defaults(settings).limits
     assert (limits.memory_bytes, limits.processes, limits.ttl_s) == (256 * 2**20, 64, 3600)
-    quotas = engine_settings(settings, Registries()).quotas
+    quotas = engine_settings(settings, EgressSettings()).quotas
     assert (quotas.share.memory_bytes, quotas.runs_per_session, quotas.share.cpus) == (2**30, 3, None)
 
 
@@ -138,10 +139,19 @@ def test_defaults_fit_the_host_and_several_fit_one_owner(
     settings = _load(tmp_path)
     limits = session_defaults(settings).limits
     assert (limits.memory_bytes, limits.disk_bytes) == expected
-    template = engine_settings(settings, Registries()).default
+    template = engine_settings(settings, EgressSettings()).default
     assert (template.memory_bytes, template.disk_bytes) == expected  # what the pool holds is what is asked for
     assert within(limits, fitted(session_ceilings(settings), host)) == limits
     check_share([limits] * (least - 1), limits, share_of(Share(), host))
+
+
+def test_apt_s_hosts_are_on_the_default_list_only_where_the_operator_allows_apt(tmp_path: Path) -> None:
+    settings = load(tmp_path, flags={}, environ={})
+    assert not settings.allow_apt
+    assert load(tmp_path, flags={}, environ={"K8E_SANDBOX_ALLOW_APT": "true"}).allow_apt
+    rule = HostRule(name="mirror.example", may_be_private=True)
+    assert rule in egress_settings(settings, Registries(), AptConfiguration(hosts=(rule,))).rules
+    assert egress_settings(settings, Registries()).rules == EgressSettings().rules
 
 
 def test_the_page_on_limits_names_every_setting_of_them_and_no_other() -> None:

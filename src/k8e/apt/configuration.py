@@ -135,14 +135,13 @@ def _ask(environ: Mapping[str, str]) -> dict[str, str]:
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,
-            check=False,
+            check=True,
         )
-        if done.returncode != 0:
-            raise ValueError(done.stderr.strip()[:500])
         lines = [shlex.split(line) for line in done.stdout.splitlines()]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
+        why = error.stderr.strip()[:500] if isinstance(error, subprocess.CalledProcessError) else error
         raise HostUnsupported(
-            f"--allow-apt needs apt on this machine, and apt-config does not answer ({error}); start without it"
+            f"--allow-apt needs apt on this machine, and apt-config does not answer ({why}); start without it"
         ) from error
     told = {name: value for (assignment,) in lines for name, _, value in [assignment.partition("=")]}
     return {(asked[name] if name.startswith("KEPT") else name): value for name, value in told.items() if name in asked}

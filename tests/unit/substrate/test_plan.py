@@ -45,6 +45,13 @@ def test_only_the_sandboxs_own_places_are_writable() -> None:
     assert all(Path(source).is_relative_to(ROOT) for source in sources)
 
 
+def test_a_usr_of_its_own_is_writable_and_never_the_hosts() -> None:
+    spec = _spec(image=Image(digest="d", layers=(), usr=(Path("/layer"), Path("/usr"))))
+    entry = _mounts(spec)["/usr"]
+    assert Path(entry["source"]).is_relative_to(ROOT)
+    assert {"rw", "nosuid", "nodev"} <= set(entry["options"])
+
+
 def test_only_places_for_live_mounts_are_recursive() -> None:
     recursive = {name for name, entry in _mounts(_spec()).items() if "rbind" in entry.get("options", [])}
     assert recursive == {"/.k8e-mnt", "/workspace"}

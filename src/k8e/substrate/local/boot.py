@@ -83,6 +83,9 @@ class Builder:
                 self._make_disk(blueprint)
             with _step("mount rootfs"):
                 self._mount_rootfs(blueprint)
+            if blueprint.image.usr:
+                with _step("mount a writable /usr, which --allow-apt needs"):
+                    self._mount_usr(blueprint)
             with _step("make control socket directory"):
                 control.make(paths, base_id(blueprint.block))
             with _step("make user namespace"):
@@ -109,21 +112,20 @@ class Builder:
         paths, shift = blueprint.paths, self._idmaps.descriptor(blueprint.block)
         with mount.idmapped(paths.disk, shift) as tree:
             mount.move_to(tree, paths.view)
-        lower = []
-        for number, layer in enumerate(blueprint.image.layers):
-            place = paths.layers / str(number)
-            place.mkdir()
-            with mount.idmapped(layer, shift, attributes=("ro", "nosuid", "nodev")) as tree:
-                mount.move_to(tree, place)
-            lower.append(place)
-        mount.overlay(paths.rootfs, lower=tuple(lower), upper=paths.view / "upper", work=paths.view / "work")
-        for place in lower:
-            # The overlay holds its layers itself; fewer mounts make every later namespace cheaper.
-            mount.unmount(place)
+        _mount_layers(paths, paths.rootfs, blueprint.image.layers, shift, upper="upper", work="work")
         mount.bind(paths.view / "workspace", paths.workspace)
         mount.bind(paths.live, paths.live)
         for shared in (paths.workspace, paths.live):
             mount.make_shared(shared)
+
+    def _mount_usr(self, blueprint: Blueprint) -> None:
+        """What is written to it lies on the sandbox's disk, so the quota holds and the host's /usr stays as it is."""
+        paths = blueprint.paths
+        paths.usr.mkdir()
+        for name in ("usr", "usr-work"):
+            (paths.disk / name).mkdir()
+        shift = self._idmaps.descriptor(blueprint.block)
+        _mount_layers(paths, paths.usr, blueprint.image.usr, shift, upper="usr", work="usr-work")
 
     def _write_spec(self, blueprint: Blueprint, namespace: int | None) -> None:
         boot = Boot(
@@ -140,6 +142,23 @@ class Builder:
         isolation = blueprint.runtime.isolation(blueprint.group, block=blueprint.block, userns=namespace)
         spec = json.dumps(plan.oci_spec(boot, isolation))
         (blueprint.paths.bundle / "config.json").write_text(spec, encoding="utf-8")
+
+
+def _mount_layers(
+    paths: SandboxPaths, target: Path, layers: tuple[Path, ...], shift: int, *, upper: str, work: str
+) -> None:
+    """Stack read-only layers, topmost first, under two directories of the sandbox's disk."""
+    lower = []
+    for number, layer in enumerate(layers):
+        place = paths.layers / f"{upper}-{number}"
+        place.mkdir()
+        with mount.idmapped(layer, shift, attributes=("ro", "nosuid", "nodev")) as tree:
+            mount.move_to(tree, place)
+        lower.append(place)
+    mount.overlay(target, lower=tuple(lower), upper=paths.view / upper, work=paths.view / work)
+    for place in lower:
+        # The overlay holds its layers itself; fewer mounts make every later namespace cheaper.
+        mount.unmount(place)
 
 
 def _name_resolver(etc: Path, resolver: str) -> None:

@@ -40,6 +40,11 @@ class SandboxPaths:
         return self.root / "rootfs"
 
     @property
+    def usr(self) -> Path:
+        """The sandbox's own /usr, where its image has one."""
+        return self.root / "usr"
+
+    @property
     def layers(self) -> Path:
         """Mount points that the overlay's lower layers need for a moment."""
         return self.root / "layers"

@@ -96,6 +96,8 @@ class Image:
     binds: tuple[Bind, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables that the image sets for every command."""
+    usr: tuple[Path, ...] = ()
+    """Layers of a /usr that is the sandbox's own to write to, topmost first; none: /usr is as the others show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +186,7 @@ def oci_spec(boot: Boot, isolation: Isolation) -> Json:
 def _binds(boot: Boot, isolation: Isolation) -> list[Bind]:
     paths = boot.paths
     binds = [
+        *([Bind(source=paths.usr, target="/usr", writable=True)] if boot.image.usr else []),
         *boot.image.binds,
         Bind(source=boot.agent.bundle, target=AGENT_AT),
         Bind(source=paths.inbox, target=RUN_AT, writable=True),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from k8e.apt.configuration import AptConfiguration
 from k8e.model import GIB
 from k8e.substrate.local.images.pulls import PullSettings
 
@@ -32,6 +33,8 @@ class LocalSettings:
     """Files of ours that every sandbox sees, read-only, by their place inside; root inside may read them, so may all."""
     node_tools: Path | None = None
     """An npm prefix with `bin/tsx`, shown to `host` sandboxes as /opt/k8e; None: <data>/tools/node, if it is there."""
+    apt: AptConfiguration | None = None
+    """With it, packages can be installed in sandboxes of the host image, from these sources."""
     reserve_disk: int | None = None
     """Bytes of the host's disk that sandboxes leave free; None: a twentieth of it, at most 1 GiB."""
     default_disk: int = 5 * GIB

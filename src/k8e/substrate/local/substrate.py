@@ -97,6 +97,7 @@ class LocalSubstrate:
             self._layout,
             (self._layout.images / "library", *settings.image_roots),
             node_tools=settings.node_tools or self._layout.node_tools,
+            apt=settings.apt,
         )
         self._pulls = Pulls(
             settings.pulls,

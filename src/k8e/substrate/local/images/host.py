@@ -11,7 +11,7 @@ from pathlib import Path
 
 from k8e.substrate.local.plan import Bind
 
-__all__ = ["binds", "fill"]
+__all__ = ["WRITTEN", "binds", "copy_public", "fill"]
 
 _LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _COPIED = (
@@ -22,7 +22,7 @@ _COPIED = (
 )  # fmt: skip
 """Public facts that programs under /usr expect: no accounts, keys, hosts, mounts or configuration with secrets."""
 
-_WRITTEN = {
+WRITTEN = {
     "passwd": (
         "root:x:0:0:root:/root:/bin/bash\n"
         "daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"
@@ -54,8 +54,8 @@ def fill(target: Path, host: Path = Path("/")) -> None:
     etc = target / "etc"
     etc.mkdir()
     for name in _COPIED:
-        _copy(host / "etc" / name, etc / name)
-    for name, text in _WRITTEN.items():
+        copy_public(host / "etc" / name, etc / name)
+    for name, text in WRITTEN.items():
         (etc / name).write_text(text, encoding="ascii")
     user = target / "home" / "user"
     user.mkdir(parents=True)
@@ -73,15 +73,15 @@ def _copy_link(source: Path, target: Path) -> None:
         target.symlink_to(source.readlink())
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Only what anybody on the host may read anyway."""
+def copy_public(source: Path, target: Path) -> None:
+    """Copy a file or directory, but only what anybody on the host may read anyway."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_symlink():
         target.symlink_to(source.readlink())
     elif source.is_dir():
         target.mkdir()
         for entry in source.iterdir():
-            _copy(entry, target / entry.name)
+            copy_public(entry, target / entry.name)
     elif source.is_file() and source.stat().st_mode & 0o004:
         shutil.copyfile(source, target)
         shutil.copymode(source, target)

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from k8e.apt.configuration import AptConfiguration
 from k8e.errors import InvalidSpec
-from k8e.substrate.local.images import archive, host, layer
+from k8e.substrate.local.images import archive, host, layer, packages
 from k8e.substrate.local.images.pulled import PulledImages
 from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.plan import SKELETON, TOOLS_AT, Bind, Image
@@ -37,8 +38,13 @@ Layer = Callable[[Image, Path], None]
 class ImageStore:
     """Blocking; safe from several threads."""
 
-    def __init__(self, layout: Layout, roots: tuple[Path, ...], *, node_tools: Path) -> None:
+    def __init__(
+        self, layout: Layout, roots: tuple[Path, ...], *, node_tools: Path, apt: AptConfiguration | None = None
+    ) -> None:
+        """With `apt`, packages can be installed in sandboxes of the host image."""
         self._layout = layout
+        self._apt = apt
+        self._package_layers: tuple[Path, Path] | None = None
         self._tools = node_tools
         self._roots = tuple(root.resolve() for root in roots)
         self._lock = threading.Lock()
@@ -73,7 +79,26 @@ class ImageStore:
         digest = _digest(_HOST, *_stamps(Path("/usr/bin/python3"), Path("/etc/ld.so.cache"), Path("/etc/os-release")))
         own = self._once(digest, host.fill)
         extra = (Bind(source=self._tools, target=TOOLS_AT),) if self._tools.is_dir() else ()
-        return Image(digest=digest, layers=(own, skeleton), binds=(*host.binds(), *extra))
+        if self._apt is None:
+            return Image(digest=digest, layers=(own, skeleton), binds=(*host.binds(), *extra))
+        root, usr = self._with_packages(self._apt)
+        return Image(digest=digest, layers=(root, own, skeleton), binds=extra, usr=(usr, packages.USR))
+
+    def _with_packages(self, apt: AptConfiguration) -> tuple[Path, Path]:
+        """Once while the server runs: each change of the host's packages would leave another copy of their state."""
+        if self._package_layers is None:
+            closed = packages.closed()
+            state = _stamps(packages.state_file())
+            self._package_layers = (
+                self._once(
+                    f"apt-{_digest(packages.FORMAT, repr(apt), *state)}",
+                    lambda target: packages.fill_root(target, apt),
+                ),
+                self._once(
+                    f"usr-{_digest(packages.FORMAT, *closed)}", lambda target: packages.fill_usr(target, closed)
+                ),
+            )
+        return self._package_layers
 
     def _given(self, path: Path, skeleton: Path) -> Image:
         digest = _digest(str(path), *_stamps(path))
@@ -131,6 +156,8 @@ class ImageStore:
 def has_python(image: Image) -> bool:
     """Whether a `python3` lies where PATH looks; links are not followed out of the image."""
     roots = [*image.layers, *(bind.source.parent for bind in image.binds if bind.target == "/usr")]
+    if any(os.path.lexists(usr / "bin/python3") for usr in image.usr):
+        return True
     return any(os.path.lexists(layer.resolve(root, place) / "python3") for root in roots for place in _PYTHON_PLACES)
 
 
