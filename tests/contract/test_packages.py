@@ -1,4 +1,4 @@
-"""`apt-get install` in sandboxes of the host image, where the operator allows it."""
+"""`apt-get install` in sandboxes of the host image: with the operator's setting it works, without it says what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned
 from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support import apt_repository, named_daemon
-from tests.support.cells import CellFactory, open_cell
+from tests.support.cells import Cell, CellFactory, open_cell
 from tests.support.leaks import Lend
 from tests.support.networked import serve_files
 from tests.support.prepared_images import use_prepared_images
@@ -158,3 +158,32 @@ async def test_a_list_of_the_callers_own_takes_the_place_of_the_mirrors(
     async with with_apt(runtime, allowed_hosts=("other.example", HOST)) as cell:
         listed = await cell.sh("apt-get -o APT::Update::Error-Mode=any -o Acquire::Retries=0 update", timeout_s=120)
     assert listed.outcome.exit_code == 0, listed.stderr + listed.stdout
+
+
+@pytest.mark.shares_sandbox
+@pytest.mark.parametrize(
+    "command",
+    [
+        "apt-get install -y tree",
+        "apt install tree",
+        "apt-get -o Debug::NoLocking=1 update",
+        "DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install tree",
+        "bash -lc 'apt-get update'",
+    ],
+)
+async def test_without_the_setting_apt_says_what_to_do(cell: Cell, command: str) -> None:
+    told = await cell.sh(command)
+    assert (told.outcome.exit_code, told.stdout) == (100, b"")
+    lines = told.stderr.decode().splitlines()
+    assert len(lines) == 2
+    assert "--image" in lines[1]
+    assert "--allow-apt" in lines[1]
+
+
+@pytest.mark.shares_sandbox
+async def test_without_the_setting_the_rest_of_apt_is_as_it_was(cell: Cell) -> None:
+    version = await cell.sh("apt-get --version")
+    assert version.stdout.startswith(b"apt ")
+    cache = await cell.sh("apt-cache search install; apt search install; apt-get help | head -1")
+    assert b"--allow-apt" not in cache.stdout + cache.stderr
+    assert (await cell.sh("touch /usr/bin/new")).outcome.exit_code == 1

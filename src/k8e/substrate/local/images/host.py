@@ -11,7 +11,7 @@ from pathlib import Path
 
 from k8e.substrate.local.plan import Bind
 
-__all__ = ["WRITTEN", "binds", "copy_public", "fill"]
+__all__ = ["APT_NOTICE", "LOGIN_PATH", "WRITTEN", "binds", "copy_public", "explain_apt", "fill"]
 
 _LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _COPIED = (
@@ -40,6 +40,31 @@ WRITTEN = {
     "mtab": "",
     "machine-id": "",
 }
+
+
+APT_NOTICE = """#!/bin/sh
+# The host image's packages are the host's own: this says so before apt fails without its state.
+program=/usr/bin/${0##*/}
+[ -e /var/lib/dpkg/status ] && exec "$program" "$@"
+skip=
+for word in "$@"; do
+    if [ -n "$skip" ]; then skip=; continue; fi
+    case $word in
+    -o|-c|-t|-a|-P|--option|--config-file|--target-release|--default-release|--host-architecture|--build-profiles) skip=1 ;;
+    -*) ;;
+    update|install|reinstall|upgrade|full-upgrade|dist-upgrade|dselect-upgrade|build-dep|satisfy|source|download)
+        echo "E: ${0##*/} $word: this sandbox shows the server's own programs read-only, so no package can be installed." >&2
+        echo "E: Use a session with a distribution's image (create --image NAME), or have the server run with --allow-apt." >&2
+        exit 100 ;;
+    *) break ;;
+    esac
+done
+exec "$program" "$@"
+"""
+
+LOGIN_PATH = """# A login shell sets PATH anew: what other commands find first, it finds first, too.
+case ":$PATH:" in *:/opt/venv/bin:*) ;; *) PATH="/opt/venv/bin:$PATH" ;; esac
+"""
 
 
 def binds() -> tuple[Bind, ...]:
@@ -71,6 +96,18 @@ def _copy_link(source: Path, target: Path) -> None:
     """A merged-/usr link as it is; an older host's real directory is not shown at all."""
     if source.is_symlink():
         target.symlink_to(source.readlink())
+
+
+def explain_apt(layer: Path, host: Path = Path("/")) -> None:
+    """Put the notice first on PATH, under the names of the host's own programs; `layer` has a virtual environment."""
+    for name in ("apt", "apt-get"):
+        if (host / "usr/bin" / name).exists():
+            place = layer / "opt/venv/bin" / name
+            place.write_text(APT_NOTICE, encoding="ascii")
+            place.chmod(0o755)
+    profile = layer / "etc/profile.d/k8e.sh"
+    profile.parent.mkdir(parents=True)
+    profile.write_text(LOGIN_PATH, encoding="ascii")
 
 
 def copy_public(source: Path, target: Path) -> None:

@@ -72,6 +72,8 @@ class ImageStore:
         base = self.base(name)
         if not has_python(base):
             return base
+        if name == _HOST:
+            recipe, build_venv = recipe + host.APT_NOTICE + host.LOGIN_PATH, _explaining_apt(build_venv)
         built = self._once(f"venv-{base.digest}.{_digest(recipe)[:8]}", lambda target: build_venv(base, target))
         return replace(base, layers=(built, *base.layers))
 
@@ -159,6 +161,15 @@ def has_python(image: Image) -> bool:
     if any(os.path.lexists(usr / "bin/python3") for usr in image.usr):
         return True
     return any(os.path.lexists(layer.resolve(root, place) / "python3") for root in roots for place in _PYTHON_PLACES)
+
+
+def _explaining_apt(build_venv: Layer) -> Layer:
+    def build(image: Image, target: Path) -> None:
+        build_venv(image, target)
+        if (target / "opt/venv/bin").is_dir():
+            host.explain_apt(target)
+
+    return build
 
 
 def _digest(*parts: str) -> str:
