@@ -11,6 +11,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,9 @@ KEYRINGS_AT: Final = "/etc/apt/keyrings"
 _TIMEOUT_S: Final = 30.0
 _MAX_BYTES: Final = 1024 * 1024
 _MAX_FILES: Final = 256
+_MAX_SOURCES: Final = 256
+_MAX_HOSTS: Final = 64
+"""A session's list has at most 256 entries, and there are others."""
 _PART: Final = re.compile(r"[A-Za-z0-9_.-]+\.(list|sources)")
 """apt does not read files with other names either."""
 _PREFERENCES: Final = re.compile(r"[A-Za-z0-9_-]+(\.pref)?")
@@ -70,7 +74,11 @@ def read(environ: Mapping[str, str]) -> AptConfiguration:
     told = _ask(environ)
     files = dict(_trusted(told))
     hosts = _Hosts()
-    found = [_with_keys(usable, files) for source in _all_sources(told) if (usable := _usable(source, hosts))]
+    found = [
+        _with_keys(usable, files)
+        for source in islice(_all_sources(told), _MAX_SOURCES)
+        if (usable := _usable(source, hosts))
+    ]
     if not found:
         raise HostUnsupported(
             "--allow-apt needs a package source with a host that sandboxes can reach by name, over HTTP, and apt has "
@@ -94,9 +102,9 @@ class _Hosts:
         self._rules: dict[str, HostRule | None] = {}
 
     def allow(self, entry: str) -> bool:
-        if entry not in self._rules:
+        if entry not in self._rules and len(self._rules) < _MAX_HOSTS:
             self._rules[entry] = _rule(entry)
-        return self._rules[entry] is not None
+        return self._rules.get(entry) is not None
 
     def allowed(self) -> tuple[HostRule, ...]:
         return tuple(rule for rule in self._rules.values() if rule is not None)
@@ -108,7 +116,7 @@ def _rule(entry: str) -> HostRule | None:
     except InvalidSpec as error:
         _log.warning("sandboxes cannot reach a host of apt's", extra={"host": entry[:300], "reason": str(error)})
         return None
-    if not isinstance(rule, HostRule):
+    if not isinstance(rule, HostRule) or rule.subdomains or rule.deny:
         _log.warning("sandboxes reach apt's hosts by name only; give this one a name", extra={"host": entry[:300]})
         return None
     # The operator's own choice: it may have a private address.
@@ -185,6 +193,8 @@ def _key(word: str, files: dict[str, bytes]) -> str:
     place = f"keyrings/{len(files)}-{re.sub(r'[^A-Za-z0-9_.-]', '_', path.name)[:100]}"
     if content := _public_bytes(path):
         files[place] = content
+    else:
+        _log.warning("sandboxes do not get a key of apt's: not everybody may read it", extra={"path": word[:300]})
     return f"{KEYRINGS_AT}/{place.partition('/')[2]}"
 
 

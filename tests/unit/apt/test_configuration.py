@@ -52,7 +52,16 @@ def test_sources_of_all_files_give_their_hosts(etc: Path, read: Callable[..., Ap
 
 
 def test_only_hosts_with_names_are_used(etc: Path, read: Callable[..., AptConfiguration]) -> None:
-    addresses = ("192.0.2.7", "10.0.0.0", "127.0.0.1:3142", "localhost", "[2001:db8::1]", "0x7f000001")
+    addresses = (
+        "192.0.2.7",
+        "10.0.0.0",
+        "127.0.0.1:3142",
+        "localhost",
+        "[2001:db8::1]",
+        "0x7f000001",
+        "*.corp.example",
+        "!mirror.example",
+    )
     lines = [f"deb http://{address}/ stable main\n" for address in addresses]
     (etc / "sources.list").write_text("".join(lines) + _LINE)
     found = read()
@@ -118,6 +127,12 @@ def test_files_that_are_too_large_are_left_out(etc: Path, read: Callable[..., Ap
     found = read()
     assert found.hosts == (_rule("mirror.example"),)
     assert found.files == {}
+
+
+def test_hosts_without_end_are_cut(etc: Path, read: Callable[..., AptConfiguration]) -> None:
+    (etc / "sources.list").write_text("".join(f"deb http://h{n}.example/ stable main\n" for n in range(200)))
+    found = read()
+    assert len(found.hosts) == len(found.sources) == 64
 
 
 @pytest.mark.parametrize("text", ["", "deb file:/srv/packages ./\n", "deb http://127.0.0.1/ stable main\n"])
