@@ -207,7 +207,10 @@ def _proxy(written: str) -> str:
         _log.warning("sandboxes cannot use apt's proxy: only http:// proxies are known")
         return ""
     host = sources.host(address)
-    return f"http://{host}" if ":" in host else f"http://{host}:80"
+    if not host.rpartition(":")[0] or host.endswith((":80", ":443")):
+        _log.warning("sandboxes cannot use apt's proxy: on ports 80 and 443 each request is for the host itself")
+        return ""
+    return f"http://{host}"
 
 
 def _parts(directory: str, names: re.Pattern[str]) -> list[Path]:

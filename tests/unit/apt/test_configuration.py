@@ -77,7 +77,9 @@ def test_a_proxy_is_a_host_too_and_loses_its_credentials(etc: Path, read: Callab
     assert "secret" not in repr(found)
 
 
-@pytest.mark.parametrize("proxy", ["http://127.0.0.1:3142", "http://localhost:3142/", "DIRECT", "socks5h://p.example"])
+@pytest.mark.parametrize(
+    "proxy", ["http://127.0.0.1:3142", "http://localhost:3142/", "DIRECT", "socks5h://p.example", "http://p.example"]
+)
 def test_a_proxy_that_no_sandbox_could_use_is_left_out(
     etc: Path, read: Callable[..., AptConfiguration], proxy: str
 ) -> None:
