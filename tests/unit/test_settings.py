@@ -159,7 +159,9 @@ def test_the_page_on_limits_names_every_setting_of_them_and_no_other() -> None:
     named = {flag.replace("-", "_") for flag in re.findall(r"`--([a-z-]+)`", page)}
     known = {option.name for option in OPTIONS}
     about_limits = {
-        name for name in known if re.match("max_|kept_|audit_|reserve_|rate_|answers_|.*_per_(owner|session)", name)
+        name
+        for name in known
+        if re.match("max_|kept_|audit_|reserve_|rate_|answers_|pull|.*_per_(owner|session)", name)
     }
     assert named == about_limits
 
