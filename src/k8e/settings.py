@@ -105,7 +105,7 @@ class ServerSettings:
     """Seconds that one image may take to come from its registry."""
     pulls_at_once: int = 2
     pulls_per_owner: int = 8
-    """Calls of one owner that may wait for an image from a registry."""
+    """Images that may be pulled for one owner, or wait for it."""
     image_tag_age: float = 3600.0
     """Seconds that a tag means what it meant, before its registry is asked again."""
     allow_open_network: bool = False
@@ -340,7 +340,7 @@ OPTIONS = (
     Option("kept_images", size, "disk for images from registries; the longest unused goes first (default 20Gi)"),
     Option("pull_timeout", some_time, "longest that an image may take to come from its registry (default 15m)"),
     Option("pulls_at_once", positive, "images that come from registries at once (default 2)"),
-    Option("pulls_per_owner", positive, "calls of one owner that may wait for images from registries (default 8)"),
+    Option("pulls_per_owner", positive, "images from registries that may be pulled for one owner, or wait (default 8)"),
     Option("image_tag_age", duration, "how long a tag is believed before its registry is asked again (default 1h)"),
     Option("default_cpu", cpus, "CPUs of a session: 1, 0.5 or 500m (default 1)"),
     Option("default_memory", size, "memory of a session: 1Gi (default), 512Mi or bytes"),

@@ -133,6 +133,9 @@ class Handler(BaseHTTPRequestHandler):
         elif not self.registry.fault(self) and self._is_known():
             self._give()
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def do_POST(self) -> None:
         form = self.rfile.read(int(self.headers["Content-Length"])).decode()
         self.registry.asked.append(f"{self.path} {form}")
@@ -143,8 +146,11 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.send_header("Content-Length", str(len(content)))
+        if "/manifests/" in self.path:
+            self.send_header("Docker-Content-Digest", digest_of(content))
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def _is_known(self) -> bool:
         login = self.registry.login

@@ -57,7 +57,7 @@ class Images:
         while True:
             try:
                 template = await self._substrate.prepare(asked, _NOBODY, lambda _progress: None)
-            except K8eError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it was, the pool is to be filled when it is over
                 _log.warning("cannot prepare the default image", extra={"image": asked.image, "error": str(error)})
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _AGAIN_MOST_S)

@@ -134,7 +134,7 @@ def test_a_header_that_claims_to_be_huge_is_not_read(layout: Layout, target: Pat
 
 
 def test_what_an_image_sets_is_returned_as_far_as_it_is_well_formed(layout: Layout, target: Path) -> None:
-    config = {"config": {"Env": ["PATH=/bin", "A=1=2", "no-name=x", "nothing", 7, "B=\u0000", "EMPTY="]}}
+    config = {"config": {"Env": ["PATH=/bin", "A=1=2", "no-name=x", "nothing", 7, "B=\u0000", "C=\ud800", "EMPTY="]}}
     descriptor = layout.blob(json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json")
     content = json.dumps({"config": descriptor, "layers": [layout.layer(a=b"1")]}).encode()
     layout.index(layout.blob(content, "application/vnd.oci.image.manifest.v1+json"))
@@ -156,4 +156,24 @@ def test_zstd_layers_are_refused_with_what_to_do(layout: Layout, target: Path) -
     layer = layout.blob(b"\x28\xb5\x2f\xfd" + b"x" * 100, "application/vnd.oci.image.layer.v1.tar")
     layout.index(layout.manifest(layer))
     with pytest.raises(InvalidSpec, match="use gzip"):
+        archive.unpack(layout.root, target)
+
+
+def test_an_image_for_another_machine_without_an_index_is_refused(layout: Layout, target: Path) -> None:
+    def image(architecture: str) -> None:
+        config = layout.blob(json.dumps({"architecture": architecture, "os": "linux"}).encode(), "config")
+        content = json.dumps({"config": config, "layers": [layout.layer(a=b"1")]}).encode()
+        layout.index(layout.blob(content, "manifest"))
+
+    image(ARCHITECTURE)
+    archive.unpack(layout.root, target)
+    image("s390x")
+    with pytest.raises(InvalidSpec, match="not made for linux"):
+        archive.unpack(layout.root, target)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"[1]", b"\xff", b"7"])
+def test_a_document_that_is_none_is_refused(layout: Layout, target: Path, content: bytes) -> None:
+    layout.index(layout.blob(content, "application/vnd.oci.image.manifest.v1+json"))
+    with pytest.raises(InvalidSpec):
         archive.unpack(layout.root, target)

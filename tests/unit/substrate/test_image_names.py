@@ -95,6 +95,10 @@ def test_the_setting_takes_the_place_of_the_hosts_registries(configure: Configur
     conf = 'unqualified-search-registries = ["theirs.example.com"]\n[aliases]\n"python" = "theirs.example.com/python"\n'
     assert names(configure(conf=conf), "python") == ["theirs.example.com/python:latest"]
     assert names(configure("r.example.com", conf=conf), "a/b") == ["r.example.com/a/b:latest"]
+    assert names(configure("r.example.com"), "r.example.com/a") == [
+        "r.example.com/a:latest",
+        "r.example.com/library/a:latest",
+    ]
     with pytest.raises(InvalidSpec, match=r"theirs\.example\.com is none of this server's registries"):
         configure("r.example.com", conf=conf).full_names(parse("theirs.example.com/a"))
 
@@ -134,9 +138,10 @@ def test_mirrors_and_rules_of_registries_conf_hold(configure: Configure) -> None
     )
     assert registries.sources(parse("hub.example.com/team/a")) == (Source(host="team.example.com", repository="a"),)
     with pytest.raises(InvalidSpec, match="none of this server's registries"):
-        registries.full_names(parse("bad.example.com/a"))
+        registries.full_names(parse("bad.example.com/a/b"))
     with pytest.raises(InvalidSpec, match="blocked"):
-        configure("bad.example.com", conf=conf).sources(parse("bad.example.com/a"))
+        configure("bad.example.com", conf=conf).full_names(parse("bad.example.com/a"))
+    assert names(configure("bad.example.com", "r.example.com", conf=conf), "a/b") == ["r.example.com/a/b:latest"]
 
 
 def test_dockers_mirrors_serve_short_names(configure: Configure) -> None:
@@ -163,3 +168,16 @@ def test_a_pattern_of_hosts_names_no_registry(configure: Configure) -> None:
     registries = configure(conf='[[registry]]\nprefix = "*.example.com"\nlocation = "x.example.com"\n')
     with pytest.raises(InvalidSpec):
         registries.full_names(parse("any.example.com/a"))
+
+
+def test_the_advice_stays_short_and_names_the_place_that_counts(configure: Configure) -> None:
+    aliases = "".join(f'"short{number}" = "hub{number}.example.com/long/name"\n' for number in range(300))
+    conf = f'unqualified-search-registries = ["hub.example.com"]\n[aliases]\n{aliases}'
+    with pytest.raises(InvalidSpec) as caught:
+        configure(conf=conf).full_names(parse("new.example.com/a/b"))
+    assert len(str(caught.value)) < 1000
+    assert "--image-registries hub.example.com,new.example.com" in str(caught.value)
+    assert 'unqualified-search-registries = ["hub.example.com", "new.example.com"]' in str(caught.value)
+    with pytest.raises(InvalidSpec) as caught:
+        configure("r.example.com", conf=conf).full_names(parse("new.example.com/a/b"))
+    assert "registries.conf" not in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import shutil
 import tarfile
@@ -117,13 +118,13 @@ def test_a_loop_of_links_is_refused(root: Path) -> None:
 
 
 def test_an_image_has_only_so_much_room(root: Path) -> None:
-    layer.apply(_archive(_file("fits", b"x" * 1000)), root, layer.Room.of(20_000))
+    layer.apply(_archive(_file("fits", b"x" * 1000)), root, layer.Room(20_000))
     with pytest.raises(InvalidSpec, match="--max-image"):
-        layer.apply(_archive(_file("large", b"x" * 20_000)), root, layer.Room.of(20_000))
+        layer.apply(_archive(_file("large", b"x" * 20_000)), root, layer.Room(20_000))
     assert not (root / "large").exists()
     # Names alone take room, too: the host's disk has only so many files.
     with pytest.raises(InvalidSpec, match="--max-image"):
-        layer.apply(_archive(*(_file(f"empty-{number}", b"") for number in range(10))), root, layer.Room.of(20_000))
+        layer.apply(_archive(*(_file(f"empty-{number}", b"") for number in range(10))), root, layer.Room(20_000))
 
 
 def test_a_file_with_holes_counts_as_what_it_becomes(root: Path) -> None:
@@ -138,7 +139,7 @@ def test_a_file_with_holes_counts_as_what_it_becomes(root: Path) -> None:
         archive.addfile(info, io.BytesIO(b"x" * 512))
     buffer.seek(0)
     with tarfile.open(fileobj=buffer) as archive, pytest.raises(InvalidSpec, match="--max-image"):
-        layer.apply(archive, root, layer.Room.of(1 << 20))
+        layer.apply(archive, root, layer.Room(1 << 20))
 
 
 @pytest.mark.parametrize("is_by_links", [False, True], ids=["at once", "by links"])
@@ -152,3 +153,58 @@ def test_directories_go_only_so_deep(root: Path, is_by_links: bool) -> None:
     with pytest.raises(InvalidSpec, match="in one another"):
         layer.apply(_archive(*members), root, layer.Room())
     shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("name", [".wh...", ".wh..", ".wh.", "d/.wh..."])
+def test_a_whiteout_hides_nothing_outside_of_its_directory(root: Path, name: str) -> None:
+    beside = root.parent / "beside"
+    beside.write_text("somebody else's")
+    layer.apply(_archive(_file("d/file"), _file("d/.wh.file", b"")), root, layer.Room())
+    assert _names(root / "d") == [], "the control"
+    with pytest.raises(InvalidSpec, match="hides nothing"):
+        layer.apply(_archive(_file("d/file"), _file(name, b"")), root, layer.Room())
+    assert (beside.read_text(), root.is_dir(), (root / "d/file").exists()) == ("somebody else's", True, True)
+
+
+@pytest.mark.parametrize("field", ["size", "GNU.sparse.size", "GNU.sparse.realsize"])
+def test_a_negative_size_gives_no_room(root: Path, field: str) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("less")
+        info.size = 512
+        info.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.name": "less", field: str(-(10**15))}
+        archive.addfile(info, io.BytesIO(b"x" * 512))
+    buffer.seek(0)
+    room = layer.Room(20_000)
+    with pytest.raises((InvalidSpec, tarfile.TarError)), tarfile.open(fileobj=buffer) as archive:
+        layer.apply(archive, root, room)
+    assert room.taken >= 0
+
+
+def test_directories_that_are_only_implied_take_room(root: Path) -> None:
+    layer.apply(_archive(_file("a/file")), root, layer.Room(100_000))
+    with pytest.raises(InvalidSpec, match="--max-image"):
+        layer.apply(_archive(_file("/".join(["b"] * 100 + ["file"]))), root, layer.Room(100_000))
+
+
+def test_the_disk_is_looked_at_while_an_image_is_unpacked(root: Path) -> None:
+    def full(size: int) -> None:
+        raise OSError(errno.ENOSPC, f"no room for {size}")
+
+    layer.apply(_archive(_file("small")), root, layer.Room(1 << 30, full))
+    with pytest.raises(OSError, match="no room for"):
+        layer.apply(_archive(_file("large", bytes(17 << 20))), root, layer.Room(1 << 30, full))
+    assert not (root / "large").exists()
+
+
+@pytest.mark.parametrize("time", [float("nan"), -1.0, 1e18])
+def test_an_odd_time_is_none(root: Path, time: float) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("file")
+        info.pax_headers = {"mtime": str(time)}
+        archive.addfile(info)
+    buffer.seek(0)
+    with tarfile.open(fileobj=buffer) as archive:
+        layer.apply(archive, root, layer.Room())
+    assert (root / "file").stat().st_mtime == 0

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ class Place:
         return await self.pulls.resolve(name, owner, self.heard.append)
 
     def root(self, name: str) -> Path:
-        image = self.images.find(name.partition("@")[2])
+        image = self.images.get(name.partition("@")[2])
         assert image is not None
         return self.images.path(image)
 
@@ -79,17 +80,22 @@ def place(tmp_path: Path, registry: Registry) -> Iterator[Place]:
     assert place.leftovers() == []
 
 
+def away(handler: Handler) -> bool:
+    handler.answer(500)
+    return True
+
+
 async def test_an_image_is_pulled_once_and_then_it_is_here(place: Place, registry: Registry) -> None:
     image = registry.put("team/tool:1", layer(member("file", CONTENT)), layer(member("second", b"2")), env={"A": "1"})
     name = await place.pull("team/tool:1")
     assert name == f"{registry.address}/team/tool:1@{image.digest}"
     assert (place.root(name) / "file").read_bytes() == CONTENT
     assert (place.root(name) / "second").read_bytes() == b"2"
-    found = place.images.find(image.digest)
+    found = place.images.get(image.digest)
     assert found is not None
     assert found.env == {"A": "1"}
     phases = list(dict.fromkeys(each.phase for each in place.heard))
-    assert phases == ["waiting", "resolving", "downloading", "unpacking"]
+    assert phases == ["waiting", "resolving", "downloading", "unpacking"], phases
     last = [each for each in place.heard if each.phase == "downloading"][-1]
     assert last.done == last.total > 0
     asked = len(registry.asked)
@@ -123,11 +129,7 @@ async def test_an_image_that_is_here_is_used_while_its_registry_is_away(place: P
     await place.pull("tool:1")
     place.pulling(tag_age_s=0.0)
 
-    def gone(handler: Handler) -> bool:
-        handler.answer(500)
-        return True
-
-    registry.fault = gone
+    registry.fault = away
     assert (await place.pull("tool:1")).endswith(image.digest)
     asked = len(registry.asked)
     assert (await place.pull("tool:1")).endswith(image.digest)
@@ -167,8 +169,12 @@ async def test_an_image_that_grows_when_unpacked_is_refused(place: Place, regist
 async def test_a_full_disk_is_named(place: Place, registry: Registry) -> None:
     registry.put("tool:1", layer(member("file", b"1")))
     place.keep_free = 1 << 60
-    with pytest.raises(DiskFull, match="no room for its"):
+    with pytest.raises(DiskFull, match="no room for"):
         await place.pull("tool:1")
+
+
+def endless_digest(manifest: dict[str, Any]) -> None:
+    manifest["layers"][0]["digest"] = "x" * 600_000
 
 
 def no_layers(manifest: dict[str, Any]) -> None:
@@ -187,7 +193,7 @@ def many_layers(manifest: dict[str, Any]) -> None:
     manifest["layers"] = [{"digest": f"sha256:{number:064x}", "size": 1} for number in range(600)]
 
 
-@pytest.mark.parametrize("change", [no_layers, odd_digest, negative, many_layers])
+@pytest.mark.parametrize("change", [no_layers, odd_digest, endless_digest, negative, many_layers])
 async def test_a_manifest_that_lies_is_refused(place: Place, registry: Registry, change: Any) -> None:
     registry.put("tool:1", layer(member("file", b"1")), change=change)
     with pytest.raises(InvalidSpec):
@@ -215,31 +221,95 @@ async def test_a_registry_that_says_nothing_costs_only_its_time(place: Place, re
 
 async def test_one_owner_waits_for_its_own_pulls(place: Place, registry: Registry) -> None:
     registry.put("tool:1", layer(member("file", b"1")))
+    registry.put("other:1", layer(member("file", b"2")))
     place.pulling(per_owner=1)
-    first = asyncio.ensure_future(place.pull("tool:1"))
+    first = [asyncio.ensure_future(place.pull("tool:1")) for _ in range(5)]
     while not place.heard:
         await asyncio.sleep(0.01)
     with pytest.raises(Exhausted) as caught:
         await place.pull("other:1")
     assert caught.value.retry_after_s
-    assert await place.pull("tool:1", OwnerId("uid:2")) == await first
-    assert await place.pull("tool:1"), "and what is here is no pull"
+    assert await place.pull("other:1", OwnerId("uid:2"))
+    assert len({await each for each in first}) == 1, "and however many wait for one image, it is one pull"
+    assert await place.pull("other:1"), "and what is here is no pull"
+
+
+async def test_an_owner_alone_does_not_hold_up_the_others(place: Place, registry: Registry) -> None:
+    registry.put("tool:1", layer(member("file", b"1")))
+    held = threading.Event()
+
+    def hold(handler: Handler) -> bool:
+        if "/slow-" in handler.path:
+            held.wait(60)
+        return False
+
+    registry.fault = hold
+    place.pulling(at_once=2)
+    slow = [asyncio.ensure_future(place.pull(f"slow-{number}:1")) for number in range(4)]
+    try:
+        assert await place.pull("tool:1", OwnerId("uid:2"))
+    finally:
+        held.set()
+        await asyncio.gather(*slow, return_exceptions=True)
+
+
+async def test_what_a_tag_means_is_looked_up_beside_the_pulls(place: Place, registry: Registry) -> None:
+    registry.put("tool:1", layer(member("file", b"1")))
+    name = await place.pull("tool:1")
+    held = threading.Event()
+
+    def hold(handler: Handler) -> bool:
+        if "/slow-" in handler.path:
+            held.wait(60)
+        return False
+
+    registry.fault = hold
+    place.pulling(at_once=1, tag_age_s=0.0)
+    slow = asyncio.ensure_future(place.pull("slow-1:1"))
+    try:
+        assert await place.pull("tool:1") == name
+    finally:
+        held.set()
+        await asyncio.gather(slow, return_exceptions=True)
+
+
+async def test_nobody_else_decides_what_a_short_name_means(tmp_path: Path, registry: Registry) -> None:
+    first = registry.put("tool:1", layer(member("file", b"of the first registry")))
+    with serving() as second:
+        other = second.put("tool:1", layer(member("file", b"of the second")))
+        other_only = second.put("only:1", layer(member("file", b"only there")))
+        place = Place(tmp_path, registry)
+        place.pulling(registries=(registry.address, second.address))
+        assert (await place.pull(f"{second.address}/tool:1")).endswith(other.digest)
+        assert (await place.pull("tool:1")).endswith(first.digest)
+        assert (await place.pull("only:1")).endswith(other_only.digest), "the control: what the first has not"
+        second.put("new:1", layer(member("file", b"new")))
+        registry.fault = away
+        with pytest.raises(SandboxFailed):
+            await place.pull("new:1")
+
+
+async def test_a_digest_is_given_only_under_a_name_that_has_it(place: Place, registry: Registry) -> None:
+    image = registry.put("team/tool:1", layer(member("file", b"1")))
+    await place.pull("team/tool:1")
+    assert await place.pull(f"team/tool@{image.digest}")
+    with pytest.raises(InvalidSpec):
+        await place.pull(f"no/such/thing@{image.digest}")
 
 
 async def test_images_give_way_to_newer_ones_unless_sandboxes_stand_on_them(place: Place, registry: Registry) -> None:
     registry.put("a:1", layer(member("file", CONTENT)))
-    registry.put("b:1", layer(member("other", CONTENT)))
+    second = registry.put("b:1", layer(member("other", os.urandom(100_000))))
     place.pulling(kept=150_000)
     first = await place.pull("a:1")
-    os.utime(place.root(first), (0, 0))
     place.used = {path.name for path in place.directory.glob("pulled-*") if path.is_dir()}
     with pytest.raises(Exhausted, match="--kept-images"):
         await place.pull("b:1")
-    os.utime(place.root(first), (0, 0))
+    assert registry.pulled(second.blobs[1]) == 0, "found out before anything is pulled"
     place.used = set()
-    second = await place.pull("b:1")
-    assert (place.root(second) / "other").exists()
-    assert place.images.find(first.partition("@")[2]) is None
+    name = await place.pull("b:1")
+    assert (place.root(name) / "other").exists()
+    assert place.images.get(first.partition("@")[2]) is None
 
 
 async def test_a_pull_whose_program_is_killed_is_an_error_and_can_be_tried_again(
@@ -280,8 +350,8 @@ def test_the_program_ends_with_its_server(registry: Registry, tmp_path: Path) ->
     source = Source(host=registry.address, repository="tool", is_insecure=True)
     job = Job(
         candidates=(Candidate(name="tool:1", version="1", sources=(source,)),),
-        known=(), scratch=str(tmp_path), max_bytes=1, keep_free=0,
-    )  # fmt: skip
+        scratch=str(tmp_path),
+    )
     with subprocess.Popen(
         [sys.executable, "-m", "k8e.substrate.local.images.pull"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -289,3 +359,13 @@ def test_the_program_ends_with_its_server(registry: Registry, tmp_path: Path) ->
         process.stdin.write(job.text().encode() + b"\n")
         process.stdin.close()
         assert process.wait(60) == 1
+
+
+async def test_nothing_is_imported_from_where_the_server_was_started(
+    place: Place, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.put("tool:1", layer(member("file", b"1")))
+    (tmp_path / "httpx.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    place.pulling(environ={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert await place.pull("tool:1")

@@ -275,3 +275,66 @@ def test_a_credential_helper_is_asked(home: Path, tmp_path: Path, monkeypatch: p
     assert find(home, "r.example.com") == Credentials("of r.example.com", "s")
     with pytest.raises(Exception, match="not installed"):
         find(home, "no.example.com")
+
+
+def test_all_of_a_blob_is_not_asked_for_again(served: Served, opened: Open, image: TestImage, tmp_path: Path) -> None:
+    """The connection may break behind the last byte, and of nothing more there is no part."""
+    digest = image.blobs[1]
+    content = served.blobs[digest]
+
+    def break_behind(handler: Handler) -> bool:
+        if not handler.path.endswith(digest):
+            return False
+        assert handler.headers.get("Range") is None
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(content) + 1))
+        handler.end_headers()
+        handler.wfile.write(content)
+        handler.close_connection = True
+        return True
+
+    served.fault = break_behind
+    opened().fetch(digest, len(content), tmp_path / "blob", lambda _count: None)
+    assert (tmp_path / "blob").read_bytes() == content
+
+
+def test_of_several_ways_to_log_in_the_token_is_taken(served: Served, opened: Open, image: TestImage) -> None:
+    served.login, served.has_tokens = ("user", "secret"), True
+
+    def both(handler: Handler) -> bool:
+        if handler.headers.get("Authorization") or not handler.path.startswith("/v2/"):
+            return False
+        realm = (
+            f'Bearer realm="http://{served.address}/token?account=x",service="a,b",scope="s", Basic realm="Registry"'
+        )
+        handler.answer(401, WWW_Authenticate=realm)
+        return True
+
+    served.fault = both
+    assert opened(known=Credentials("user", "secret")).manifest("1").digest == image.digest
+    assert "/token?account=x&service=a%2Cb&scope=s" in served.asked
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_what_does_not_answer_like_a_registry_is_named_and_nobody_else_is_asked(
+    served: Served, opened: Open, status: int
+) -> None:
+    def refuse(handler: Handler) -> bool:
+        handler.answer(status)
+        return True
+
+    served.fault = refuse
+    with pytest.raises(RegistryFailed, match=f"does not answer like a registry: {status}"):
+        opened().manifest("1")
+
+
+def test_what_a_tag_means_is_asked_without_the_content(served: Served, opened: Open, image: TestImage) -> None:
+    methods: list[str] = []
+
+    def note(handler: Handler) -> bool:
+        methods.append(handler.command)
+        return False
+
+    served.fault = note
+    assert opened().digest("1") == image.digest
+    assert methods == ["GET", "HEAD"], "the first is for /v2/"

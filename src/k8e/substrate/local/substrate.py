@@ -41,8 +41,9 @@ from k8e.substrate.local.disks import Disks
 from k8e.substrate.local.host import capacity, cgroup, kernel, loop, mount, oom, usage
 from k8e.substrate.local.host.process import Process, is_alive, wait_death
 from k8e.substrate.local.idmaps import IdMaps
-from k8e.substrate.local.images.pulls import Heard, Pulls
-from k8e.substrate.local.images.store import ImageStore
+from k8e.substrate.local.images.pulls import Pulls
+from k8e.substrate.local.images.shared_work import Heard, OwnerTurns, SharedWork
+from k8e.substrate.local.images.store import ImageStore, digest_in
 from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.network import Network, NoNetwork
 from k8e.substrate.local.plan import LIVE_AT, Agent, Bind, Image, MemoryPlan, memory_plan
@@ -63,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 _BOOT_THREADS = 8
 _REMOVAL_THREADS = 8
-_IMAGE_THREADS = 2
+_IMAGE_THREADS = 4
 _BOOT_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 60.0
 _DIAL_TIMEOUT_S = 10.0
@@ -107,6 +108,9 @@ class LocalSubstrate:
             used=lambda: {found.image for found in record.load_all(self._layout)},
         )
         self._prepared: set[str] = set()
+        """Images that were ready once; one that is removed is pulled, and got ready, anew."""
+        self._preparing = SharedWork()
+        self._preparation_turns = OwnerTurns(_IMAGE_THREADS)
         self._preparations = Threads("k8e-image", _IMAGE_THREADS)
         self._workspaces = Workspaces(self._layout, self._disks)
         self._workspace_lock = threading.Lock()
@@ -197,22 +201,33 @@ class LocalSubstrate:
     # --- life and death --------------------------------------------------------------------------------------------
 
     async def prepare(self, template: Template, owner: OwnerId, heard: Heard) -> Template:
+        self._driver(template.runtime)
         if not self._images.is_here(template.image):
             self._disk_space.check()
             template = replace(template, image=await self._pulls.resolve(template.image, owner, heard))
         if template.image not in self._prepared:
-            heard(ImageProgress(phase="preparing"))
-            # Not where sandboxes boot: a new image takes seconds, and the others would wait for it.
-            await self._preparations.run(self._ready_image, template)
-            self._prepared.add(template.image)
+            await self._preparing.run(template.image, heard, lambda tell: self._prepare(template, owner, tell))
         heard(ImageProgress(phase="ready", image=template.image))
         return template
+
+    async def _prepare(self, template: Template, owner: OwnerId, heard: Heard) -> str:
+        """Not where sandboxes boot: a new image takes seconds, and what it has of its own may take its time."""
+        async with self._preparation_turns.turn(owner):
+            heard(ImageProgress(phase="preparing"))
+            with self._images.pulled.lease(digest_in(template.image)):
+                await self._preparations.run(self._ready_image, template)
+        self._prepared = {name for name in self._prepared if self._is_kept(name)} | {template.image}
+        return template.image
+
+    def _is_kept(self, image: str) -> bool:
+        return not digest_in(image) or self._images.pulled.get(digest_in(image)) is not None
 
     async def create(self, sandbox: SandboxId, template: Template) -> None:
         kernel.check()
         self._driver(template.runtime)
         self._disk_space.check()
-        await self._create(sandbox, template, await self._boots.run(self._ready_image, template))
+        with self._images.pulled.lease(digest_in(template.image)):
+            await self._create(sandbox, template, await self._boots.run(self._ready_image, template))
 
     def _ready_image(self, template: Template) -> Image:
         builder = venv.VenvBuilder(self._builder, self._layout, self._blocks, self._group, self._site_files)

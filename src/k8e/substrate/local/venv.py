@@ -26,7 +26,7 @@ from k8e.substrate.local.plan import Agent, Image
 from k8e.substrate.local.record import Record
 from k8e.substrate.local.runtimes.oci import OciRuntime, tail
 
-__all__ = ["VenvBuilder"]
+__all__ = ["VenvBuilder", "check_size"]
 
 _TIMEOUT_S = 300.0
 _MEMORY_BYTES = GIB
@@ -35,6 +35,10 @@ _DONE = ".k8e-complete"
 _WITHOUT = ".k8e-without"
 _ERROR = ".k8e-error"
 _ERROR_BYTES = 16 * 1024
+_MAX_BYTES = 256 * 1024 * 1024
+_MAX_ENTRIES = 50_000
+_MAX_DEPTH = 64
+"""A new environment has some 20 MB in 2,000 files; what an image makes of it is its own."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # ensurepip is a package of its own on Debian, whose venv exits without it: then the environment comes without pip. A
@@ -151,9 +155,31 @@ def _collect(paths: SandboxPaths, target: Path) -> None:
     if source.is_symlink() or (source / "venv").is_symlink() or not (source / "venv" / _DONE).is_file():
         why = "" if source.is_symlink() else _last_line(source / _ERROR)
         raise SandboxFailed("build virtual environment", why or tail(paths.log) or "python3 -m venv failed")
+    check_size(source / "venv")
     (target / "opt").mkdir()
     shutil.copytree(source / "venv", target / "opt" / "venv", symlinks=True)
     (target / "opt" / "venv" / _DONE).unlink()
+
+
+def check_size(directory: Path) -> None:
+    """As large as it gets when it is copied: holes are filled, and each name of a file has its content."""
+    size = entries = 0
+    pending = [directory]
+    while pending:
+        here = pending.pop()
+        with os.scandir(here) as found:
+            for entry in found:
+                entries += 1
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(here / entry.name)
+                else:
+                    size += entry.stat(follow_symlinks=False).st_size
+        depth = len(here.relative_to(directory).parts)
+        if size > _MAX_BYTES or entries > _MAX_ENTRIES or depth > _MAX_DEPTH:
+            raise SandboxFailed(
+                "build virtual environment",
+                f"it has more than {_MAX_BYTES} bytes, {_MAX_ENTRIES} files or {_MAX_DEPTH} directories in one another",
+            )
 
 
 def _last_line(path: Path) -> str:

@@ -6,6 +6,7 @@ anybody.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import json
@@ -58,7 +59,9 @@ def unpack(path: Path, target: Path, room: layer.Room | None = None) -> dict[str
         manifest = _manifest(layout, _read_json(layout / "index.json"))
         for descriptor in layers(manifest):
             _apply(_blob(layout, descriptor), target, room)
-        return environment(_config(layout, manifest))
+        config = _config(layout, manifest)
+        _check_machine(config)
+        return environment(config)
 
 
 def layers(manifest: Document) -> list[Document]:
@@ -75,11 +78,30 @@ def environment(config: Document) -> dict[str, str]:
     given = inner.get("Env") if isinstance(inner, dict) else None
     if not isinstance(given, list):
         return {}
-    pairs = [each.partition("=") for each in given[:_MAX_VARIABLES] if isinstance(each, str) and "\0" not in each]
+    pairs = [each.partition("=") for each in given[:_MAX_VARIABLES] if isinstance(each, str) and _is_text(each)]
     found = {name: value for name, equals, value in pairs if equals and _NAME.fullmatch(name)}
     if len(json.dumps(found)) > layer.ENVIRONMENT_BYTES:
         raise InvalidSpec(f"it sets variables of more than {layer.ENVIRONMENT_BYTES} bytes", field="image")
     return found
+
+
+def _is_text(value: str) -> bool:
+    """Whether a program can be given it."""
+    try:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _check_machine(made_for: Document) -> None:
+    """Raises: InvalidSpec, for an image of another kind of machine."""
+    if not _is_for_us(made_for):
+        raise InvalidSpec(f"the image is not made for linux on {machine()}", field="image")
+
+
+def _is_for_us(made_for: Document) -> bool:
+    """What says nothing is taken for ours."""
+    return (made_for.get("os", "linux"), made_for.get("architecture", machine())) == ("linux", machine())
 
 
 @contextmanager
@@ -127,14 +149,12 @@ def machine() -> str:
 
 def choose(index: Document) -> Document:
     """The entry of an index for this machine. Raises: InvalidSpec."""
-    wanted = machine()
     entries = index.get("manifests")
     for descriptor in entries if isinstance(entries, list) else []:
-        platform_ = descriptor.get("platform") if isinstance(descriptor, dict) else None
-        made_for = platform_ if isinstance(platform_, dict) else {}
-        if (made_for.get("os", "linux"), made_for.get("architecture", wanted)) == ("linux", wanted):
+        made_for = descriptor.get("platform") if isinstance(descriptor, dict) else None
+        if _is_for_us(made_for if isinstance(made_for, dict) else {}):
             return cast("Document", descriptor)
-    raise InvalidSpec(f"the image is not made for linux on {wanted}", field="image")
+    raise InvalidSpec(f"the image is not made for linux on {machine()}", field="image")
 
 
 def _config(layout: Path, manifest: Document) -> Document:
@@ -170,7 +190,7 @@ def _read_json(path: Path) -> Document:
     try:
         with path.open("rb") as file:
             document = json.loads(file.read(_MAX_DOCUMENT_BYTES))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidSpec(f"{path.name} cannot be read: {error}", field="image") from error
     if not isinstance(document, dict):
         raise InvalidSpec(f"{path.name} is not an object", field="image")
@@ -185,7 +205,9 @@ def _apply(blob: Path, target: Path, room: layer.Room) -> None:
             tarfile.open(fileobj=cast("IO[bytes]", _Careful(content)), mode="r:") as archive,
         ):
             layer.apply(archive, target, room)
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise InvalidSpec(f"a layer cannot be unpacked: {error}", field="image") from error
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from k8e.errors import InvalidSpec
@@ -25,29 +25,39 @@ _MAX_LINKS = 40
 _MAX_ID = 65_535
 _MAX_DEPTH = 256
 """Of directories in one another: what removes a tree may go down by a call for each."""
+_LOOK_EVERY_BYTES = 16 * 1024 * 1024
+_MAX_TIME = 2**33
 _ENTRY_BYTES = 8 * 1024
 """What an entry takes of the host's disk besides its content, rounded up: inodes run out, too."""
 
 
-@dataclass(slots=True)
+Look = Callable[[int], None]
+"""Looks whether the disk has room for so many bytes more. Raises: OSError, where it has none."""
+
+
 class Room:
-    """How much of an image may still come."""
+    """How much of an image may still be unpacked."""
 
-    left: int = 1 << 62
-    whole: int = 0
-
-    @classmethod
-    def of(cls, size: int) -> Room:
-        return cls(size, size)
+    def __init__(self, size: int = 1 << 62, look: Look = lambda _size: None) -> None:
+        self._size = size
+        self._look = look
+        self._unlooked = 0
+        self.taken = 0
 
     def take(self, size: int) -> None:
-        """Raises: InvalidSpec, when it is used up."""
-        self.left -= size + _ENTRY_BYTES
-        if self.left < 0:
+        """For one entry with so many bytes. Raises: InvalidSpec, when the room is used up; OSError, when the disk is."""
+        if size < 0:
+            raise InvalidSpec(f"an entry has {size} bytes", field="image")
+        self.taken += size + _ENTRY_BYTES
+        if self.taken > self._size:
             raise InvalidSpec(
-                f"unpacked it is larger than the {self.whole} bytes that one image may have (--max-image)",
+                f"unpacked it is larger than the {self._size} bytes that one image may have (--max-image)",
                 field="image",
             )
+        self._unlooked += size + _ENTRY_BYTES
+        if self._unlooked >= _LOOK_EVERY_BYTES:
+            self._unlooked = 0
+            self._look(size)
 
 
 def apply(archive: tarfile.TarFile, root: Path, room: Room) -> None:
@@ -56,14 +66,14 @@ def apply(archive: tarfile.TarFile, root: Path, room: Room) -> None:
     for member in archive:
         # `tarfile` remembers every member, and nobody asks it for one again.
         archive.members = []  # type: ignore[attr-defined]  # it says nothing of its own list
-        room.take(member.size if member.isreg() else 0)
-        place = _place(root, member.name)
+        room.take(member.size if member.isreg() else min(member.size, 0))
+        place = _place(root, member.name, room)
         if place is None:
             continue
         if place.name == _OPAQUE:
             _clear(place.parent, keep=written)
         elif place.name.startswith(_WHITEOUT):
-            _delete(place.with_name(place.name.removeprefix(_WHITEOUT)))
+            _delete(place.with_name(_hidden(place.name)))
         else:
             _write(archive, member, place, root)
             written.add(place)
@@ -91,7 +101,15 @@ def resolve(root: Path, name: str) -> Path:
     return here
 
 
-def _place(root: Path, name: str) -> Path | None:
+def _hidden(whiteout: str) -> str:
+    """The name that a whiteout hides. Raises: InvalidSpec, for one that would lead out of its directory."""
+    name = whiteout.removeprefix(_WHITEOUT)
+    if name in ("", ".", ".."):
+        raise InvalidSpec(f"{whiteout!r} hides nothing", field="image")
+    return name
+
+
+def _place(root: Path, name: str, room: Room) -> Path | None:
     """The member's own path: its parent resolved, its last part not."""
     pure = PurePosixPath(name)
     last = pure.name
@@ -100,14 +118,17 @@ def _place(root: Path, name: str) -> Path | None:
     parent = resolve(root, str(pure.parent))
     if len(parent.relative_to(root).parts) > _MAX_DEPTH:
         raise InvalidSpec(f"it has more than {_MAX_DEPTH} directories in one another", field="image")
-    _make_parent(parent)
+    _make_parent(parent, room)
     return parent / last
 
 
-def _make_parent(path: Path) -> None:
+def _make_parent(path: Path, room: Room) -> None:
+    """Directories that a layer only implies take room like those that it names."""
     if not path.is_dir():
+        _make_parent(path.parent, room)
+        room.take(0)
         _delete(path)
-        path.mkdir(parents=True)
+        path.mkdir()
 
 
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, place: Path, root: Path) -> None:
@@ -155,7 +176,8 @@ def _own(member: tarfile.TarInfo, place: Path) -> None:
     os.chown(place, uid, gid, follow_symlinks=False)
     if not member.issym():
         place.chmod(member.mode & 0o7777)
-        os.utime(place, (member.mtime, member.mtime))
+        time = member.mtime if 0 <= member.mtime < _MAX_TIME else 0
+        os.utime(place, (time, time))
 
 
 def _delete(path: Path) -> None:

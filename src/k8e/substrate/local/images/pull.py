@@ -7,6 +7,7 @@ line of standard output is progress, and the last one the result or the error.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
@@ -18,9 +19,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from k8e.errors import HostUnsupported, InvalidSpec, K8eError
+from k8e.errors import Exhausted, HostUnsupported, InvalidSpec, K8eError
 from k8e.substrate.local.images import archive, credentials, layer
 from k8e.substrate.local.images.pull_job import Candidate, Job
 from k8e.substrate.local.images.registries import Source
@@ -32,9 +33,11 @@ MEMORY_BYTES = 2 * 2**30
 _MAX_LAYERS = 512
 _SAY_EVERY_S = 0.2
 _LOOK_EVERY_BYTES = 64 * 2**20
+_ERROR_CHARS = 800
 _DOCUMENTS = "blobs/sha256"
 
 
+T = TypeVar("T")
 Say = Callable[[Mapping[str, Any]], None]
 
 
@@ -43,9 +46,9 @@ def main(environ: Mapping[str, str]) -> int:
     job = Job.read(sys.stdin.readline())
     threading.Thread(target=_end_with_server, daemon=True).start()
     try:
-        _say(_pulled(job, environ, _say))
-    except (K8eError, OSError, MemoryError) as error:
-        _say({"error": _explained(error), "kind": _kind(error)})
+        _say(_looked_up(job, environ) if job.only_look else _pulled(job, environ, _say))
+    except Exception as error:  # noqa: BLE001 - the top handler of this program: whatever was sent, it ends with a word
+        _say({"error": _explained(error)[:_ERROR_CHARS], "kind": _kind(error)})
         return 1
     return 0
 
@@ -62,11 +65,11 @@ def _say(fields: Mapping[str, Any]) -> None:
 
 def _kind(error: Exception) -> str:
     match error:
+        case Exhausted():
+            return "full"
         case Missing() | InvalidSpec():
             return "invalid"
-        case HostUnsupported():
-            return "host"
-        case OSError():
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             return "disk"
     return "registry"
 
@@ -74,52 +77,71 @@ def _kind(error: Exception) -> str:
 def _explained(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return f"it needs more than {MEMORY_BYTES} bytes of memory to be unpacked"
-    return str(error).removeprefix("image: ")
+    text = str(error).removeprefix("image: ")
+    return text if isinstance(error, K8eError | OSError) else f"{type(error).__name__}: {text}"
+
+
+def _looked_up(job: Job, environ: Mapping[str, str]) -> dict[str, Any]:
+    candidate, _, digest = _found(job.candidates, environ, Registry.digest)
+    return {"name": candidate.name, "digest": digest}
 
 
 def _pulled(job: Job, environ: Mapping[str, str], say: Say) -> dict[str, Any]:
-    candidate, source, top = _found(job.candidates, environ)
+    candidate, source, top = _found(job.candidates, environ, Registry.manifest)
     result = {"name": candidate.name, "digest": top.digest}
     if top.digest in job.known:
         return result
     with closing(_registry(source, environ)) as registry:
         pull = _Pull(job, registry, say)
-        manifest = pull.manifest(top)
-        pull.fetch(manifest)
+        pull.fetch(pull.manifest(top))
     say({"phase": "unpacking"})
     root = Path(job.scratch) / "root"
     root.mkdir()
-    room = layer.Room.of(job.max_bytes)
+    room = layer.Room(job.max_bytes, pull.check_disk)
     variables = archive.unpack(pull.layout, root, room)
     shutil.rmtree(pull.layout)
-    return {**result, "env": variables, "bytes": job.max_bytes - room.left}
+    _flush(root)
+    return {**result, "env": variables, "bytes": room.taken}
 
 
-def _found(candidates: Iterable[Candidate], environ: Mapping[str, str]) -> tuple[Candidate, Source, Answer]:
-    """The first place that has the image. Raises: what the most telling of them says."""
-    troubles: list[K8eError] = []
-    away: set[str] = set()
-    for candidate, source in ((each, source) for each in candidates for source in each.sources):
-        if source.host in away:
-            continue
-        try:
-            with closing(_registry(source, environ)) as registry:
-                return candidate, source, registry.manifest(candidate.version)
-        except Missing as error:
-            troubles.append(error)
-        except RegistryFailed as error:
-            troubles.append(error)
-            away.add(source.host)
-    told = dict.fromkeys(map(str, troubles))
-    # One that could not be asked may have it: then nobody can say that it does not exist.
-    unasked = [each for each in troubles if not isinstance(each, Missing)]
-    if unasked:
-        raise RegistryFailed("; ".join(told))
+def _flush(path: Path) -> None:
+    """To the disk: an image is kept for long, and a crash of the machine must not leave half of its files."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        ctypes.CDLL(None).syncfs(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _found(
+    candidates: Iterable[Candidate], environ: Mapping[str, str], ask: Callable[[Registry, str], T]
+) -> tuple[Candidate, Source, T]:
+    """The first meaning of the name that exists, from the first place that has it.
+
+    The next meaning counts only where the registry of this one says that there is none: while it is away, another
+    registry must not decide what a name means. Raises: Missing, RegistryFailed.
+    """
+    told: list[str] = []
+    for candidate in candidates:
+        last: RegistryFailed | None = None
+        for source in candidate.sources:
+            try:
+                with closing(_registry(source, environ)) as registry:
+                    return candidate, source, ask(registry, candidate.version)
+            except RegistryFailed as error:
+                last = error
+                told.append(str(error))
+        if not isinstance(last, Missing):
+            raise RegistryFailed("; ".join(told))
     raise Missing(f"{'; '.join(told)}. Is the name right? Private images need `docker login` or `podman login` here")
 
 
 def _registry(source: Source, environ: Mapping[str, str]) -> Registry:
-    return Registry(source, credentials.find(source.host, source.repository, environ))
+    """Raises: RegistryFailed, also where the host's login for it cannot be read: another place may do without."""
+    try:
+        return Registry(source, credentials.find(source.host, source.repository, environ))
+    except (HostUnsupported, OSError) as error:
+        raise RegistryFailed(f"{source.host}: {error}") from error
 
 
 class _Pull:
@@ -160,7 +182,9 @@ class _Pull:
                 f"its {self._total} bytes are more than the {self._job.max_bytes} that one image may have (--max-image)",
                 field="image",
             )
-        self._check_disk()
+        if self._total > self._job.room:
+            raise Exhausted(f"its {self._total} bytes find no room beside the images that sandboxes use")
+        self.check_disk(self._total)
         for digest, size in blobs.items():
             self._registry.fetch(digest, size, self._place(digest), self._heard)
         self._told()
@@ -176,7 +200,7 @@ class _Pull:
         self._unlooked += max(count, 0)
         if self._unlooked >= _LOOK_EVERY_BYTES:
             self._unlooked = 0
-            self._check_disk()
+            self.check_disk(self._total - self._done)
         if time.monotonic() - self._said_at >= _SAY_EVERY_S:
             self._told()
 
@@ -184,10 +208,11 @@ class _Pull:
         self._said_at = time.monotonic()
         self._say({"phase": "downloading", "done": self._done, "total": self._total})
 
-    def _check_disk(self) -> None:
-        host = os.statvfs(self.layout)
-        if host.f_bavail * host.f_frsize - (self._total - self._done) < self._job.keep_free:
-            raise OSError(errno.ENOSPC, f"there is no room for its {self._total} bytes")
+    def check_disk(self, size: int) -> None:
+        """Raises: OSError, where so many bytes more would be of what is left alone."""
+        host = os.statvfs(self._job.scratch)
+        if host.f_bavail * host.f_frsize - size < self._job.keep_free or (host.f_files and not host.f_favail):
+            raise OSError(errno.ENOSPC, f"there is no room for {size} bytes more of the image")
 
 
 def _document(answer: Answer) -> archive.Document:
@@ -208,14 +233,14 @@ def _config(manifest: archive.Document) -> list[archive.Document]:
 def _digest(descriptor: archive.Document) -> str:
     digest = descriptor.get("digest")
     if not isinstance(digest, str) or not archive.DIGEST.fullmatch(digest):
-        raise InvalidSpec(f"unsupported digest {digest!r}", field="image")
+        raise InvalidSpec(f"unsupported digest {str(digest)[:100]!r}", field="image")
     return digest
 
 
 def _size(descriptor: archive.Document) -> int:
     size = descriptor.get("size")
     if not isinstance(size, int) or size < 0:
-        raise InvalidSpec(f"a blob has no size: {size!r}", field="image")
+        raise InvalidSpec(f"a blob has no size: {str(size)[:100]!r}", field="image")
     return size
 
 

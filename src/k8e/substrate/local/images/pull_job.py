@@ -22,12 +22,16 @@ class Candidate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     candidates: tuple[Candidate, ...]
-    known: tuple[str, ...]
+    only_look: bool = False
+    """Whether it is only asked what the name means; the rest is for an image that is pulled."""
+    known: tuple[str, ...] = ()
     """Digests of images that are here: they are only found, not pulled."""
-    scratch: str
+    scratch: str = ""
     """An empty directory; the image's root file system is `root` in it afterwards."""
-    max_bytes: int
-    keep_free: int
+    max_bytes: int = 0
+    room: int = 0
+    """Bytes that there can be for one more image beside those that are in use."""
+    keep_free: int = 0
     """Bytes of the disk that are left alone."""
 
     def text(self) -> str:

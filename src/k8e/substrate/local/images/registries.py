@@ -68,52 +68,66 @@ class Registries:
     aliases: Mapping[str, str] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     insecure: frozenset[str] = frozenset()
+    is_chosen: bool = False
+    """Whether the server's own settings name them, and not the host's."""
 
     def full_names(self, asked: Reference) -> tuple[Reference, ...]:
         """What the name may mean, in the order of asking. Raises: InvalidSpec with the line that is missing."""
         named = tuple(self._meant(asked))
         if not named:
             raise InvalidSpec(
-                f"no registry is set for the short name {str(asked)!r}. {_how_to_allow('registry.example.com')}",
+                f"there is no image {str(asked)!r} on this server, and no registry is set for short names. "
+                + self._how_to_allow("registry.example.com"),
                 field="image",
             )
         may = tuple(each for each in named if self._is_allowed(each))
         if not may:
             raise InvalidSpec(
                 f"{named[0].registry} is none of this server's registries ({_listed(self.allowed)}). "
-                + _how_to_allow(",".join([*self.allowed, named[0].registry])),
+                + self._how_to_allow(named[0].registry),
                 field="image",
             )
-        return may
+        unblocked = tuple(each for each in may if not (rule := self._rule(each)) or not rule.is_blocked)
+        if not unblocked:
+            raise InvalidSpec(f"{may[0].registry} is blocked in this host's {_CONTAINERS}", field="image")
+        return unblocked
 
     def sources(self, reference: Reference) -> tuple[Source, ...]:
-        """Mirrors first, then the registry itself. Raises: InvalidSpec where the host's configuration blocks it."""
-        name = f"{reference.registry}/{reference.repository}"
-        rule = max((each for each in self.rules if _is_below(name, each.prefix)), key=_length, default=None)
+        """Mirrors first, then the registry itself."""
+        name, rule = _whole(reference), self._rule(reference)
         if rule is None:
             return (self._source(name, is_insecure=False),)
-        if rule.is_blocked:
-            raise InvalidSpec(f"{reference.registry} is blocked in this host's {_CONTAINERS}", field="image")
         places = (*rule.mirrors, Mirror(location=rule.location, is_insecure=rule.is_insecure))
         below = name.removeprefix(rule.prefix)
         return tuple(self._source(each.location + below, is_insecure=each.is_insecure) for each in places)
 
+    def _rule(self, reference: Reference) -> Rule | None:
+        """The most exact one."""
+        name = _whole(reference)
+        return max((each for each in self.rules if _is_below(name, each.prefix)), key=_length, default=None)
+
     def _meant(self, asked: Reference) -> Iterator[Reference]:
-        if asked.registry:
-            yield asked
-            return
-        if target := self.aliases.get(asked.repository):
+        target = self.aliases.get(asked.repository, "") if not asked.registry else ""
+        if target:
             registry, _, repository = target.partition("/")
             yield asked.at(registry, repository)
             return
-        for prefix in self.searched:
+        for prefix in (asked.registry,) if asked.registry else self.searched:
             registry, _, path = prefix.partition("/")
             for below in (asked.repository, *_official(asked.repository)):
                 yield asked.at(registry, f"{path}/{below}" if path else below)
 
     def _is_allowed(self, reference: Reference) -> bool:
-        name = f"{reference.registry}/{reference.repository}"
-        return any(_is_below(name, prefix) for prefix in self.allowed)
+        return any(_is_below(_whole(reference), prefix) for prefix in self.allowed)
+
+    def _how_to_allow(self, registry: str) -> str:
+        """Where the registries of this server are set, and the line that has this one, too."""
+        line = ",".join([*self.searched, registry])
+        told = f"The operator sets it by `k8e server --image-registries {line}` (K8E_SANDBOX_IMAGE_REGISTRIES)"
+        if self.is_chosen:
+            return told
+        listed = ", ".join(f'"{each}"' for each in line.split(","))
+        return f"{told}, or in {_CONTAINERS} by: unqualified-search-registries = [{listed}]"
 
     def _source(self, name: str, *, is_insecure: bool) -> Source:
         host, _, repository = name.partition("/")
@@ -138,6 +152,7 @@ def read(
         searched=_prefixes(chosen or searched),
         aliases={} if chosen else aliases,
         rules=rules,
+        is_chosen=bool(chosen),
         insecure=frozenset([*insecure, *_texts(docker, "insecure-registries"), *plain]),
     )
 
@@ -184,6 +199,10 @@ def _prefixes(entries: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each.rstrip("/") for each in entries if is_host(each.partition("/")[0])))
 
 
+def _whole(reference: Reference) -> str:
+    return f"{reference.registry}/{reference.repository}"
+
+
 def _is_below(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(f"{prefix}/")
 
@@ -199,14 +218,6 @@ def _is_loopback(host: str) -> bool:
         return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _how_to_allow(registries: str) -> str:
-    listed = ", ".join(f'"{each}"' for each in registries.split(","))
-    return (
-        f"The operator sets it by `k8e server --image-registries {registries}` (K8E_SANDBOX_IMAGE_REGISTRIES), or in "
-        f"{_CONTAINERS} by: unqualified-search-registries = [{listed}]"
-    )
 
 
 def _listed(prefixes: Sequence[str]) -> str:

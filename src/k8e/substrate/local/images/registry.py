@@ -44,6 +44,8 @@ _TIMEOUT = httpx.Timeout(60.0, connect=15.0)
 _REDIRECTS = 5
 _TRUSTED = (Path("/etc/docker/certs.d"), Path("/etc/containers/certs.d"))
 _REGISTRY_ANSWERS = (httpx.codes.OK, httpx.codes.UNAUTHORIZED)
+_CHALLENGE = re.compile(r'(Bearer|Basic)((?:[\s,]+\w+=(?:"[^"]*"|[^\s",]+))*)', re.IGNORECASE)
+_FIELD = re.compile(r'(\w+)=(?:"([^"]*)"|([^\s",]+))')
 _HUB_PREFIX = "registry-1."
 """The registry that is named by its domain alone answers under this name of it."""
 
@@ -111,6 +113,15 @@ class Registry:
 
         return self._retried(asked)
 
+    def digest(self, version: str) -> str:
+        """What a tag means now: asked without the content, which some registries count. Raises: as `manifest`."""
+
+        def asked() -> str:
+            with self._get(f"manifests/{version}", {"Accept": _ACCEPTED}, method="HEAD") as response:
+                return str(response.headers.get("Docker-Content-Digest", ""))
+
+        return self._retried(asked) or self.manifest(version).digest
+
     def fetch(self, digest: str, size: int, path: Path, heard: Callable[[int], None]) -> None:
         """Write a blob of exactly this size and digest; `heard` is told of every part. Raises: Missing, RegistryFailed."""
         with path.open("wb+") as file:
@@ -124,6 +135,8 @@ class Registry:
     def _fetch_rest(self, digest: str, size: int, file: BinaryIO, heard: Callable[[int], None]) -> None:
         """From where an attempt before was cut off, if the registry can do that."""
         here = file.seek(0, 2)
+        if here == size > 0:
+            return
         headers = (
             {"Range": f"bytes={here}-", "Accept-Encoding": "identity"} if here else {"Accept-Encoding": "identity"}
         )
@@ -142,12 +155,12 @@ class Registry:
             raise httpx.ReadError(f"only {here} of {size} bytes came")
 
     @contextmanager
-    def _get(self, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
+    def _get(self, path: str, headers: Mapping[str, str], *, method: str = "GET") -> Iterator[httpx.Response]:
         """A good answer, after logging in where that is asked for. Raises: Missing, RegistryFailed, httpx.HTTPError."""
         base = self._base or self._find_base()
         url = f"{base}/v2/{self._source.repository}/{path}"
         for is_second in (False, True):
-            with self._client.stream("GET", url, headers={**headers, **self._authorization}) as response:
+            with self._client.stream(method, url, headers={**headers, **self._authorization}) as response:
                 if response.status_code == httpx.codes.UNAUTHORIZED and not is_second:
                     challenge = response.headers.get("WWW-Authenticate", "")
                 else:
@@ -159,23 +172,28 @@ class Registry:
     def _find_base(self) -> str:
         """The address that answers like a registry. Raises: RegistryFailed, httpx.HTTPError."""
         base, status = self._greet(self._source.host)
-        if status not in _REGISTRY_ANSWERS and status < httpx.codes.INTERNAL_SERVER_ERROR:
+        if httpx.codes.is_redirect(status):
             base, status = self._greet(f"{_HUB_PREFIX}{self._source.host}")
+        if status >= httpx.codes.INTERNAL_SERVER_ERROR:
+            raise _Busy(f"{self._source.host} answers {status}", 0.0)
         if status not in _REGISTRY_ANSWERS:
-            raise _Busy(f"{self._source.host} does not answer like a registry: {status}", 0.0)
+            raise RegistryFailed(f"{self._source.host} does not answer like a registry: {status} for /v2/")
         self._base = base
         return base
 
     def _greet(self, host: str) -> tuple[str, int]:
         """Where it listens, and what it answers."""
-        secure = f"https://{host}"
+        secure, plain = f"https://{host}", f"http://{host}"
         try:
-            return secure, self._client.get(f"{secure}/v2/", follow_redirects=False).status_code
+            return secure, self._status(secure)
         except httpx.ConnectError:
             if not self._source.is_insecure:
                 raise
-        plain = f"http://{host}"
-        return plain, self._client.get(f"{plain}/v2/", follow_redirects=False).status_code
+        return plain, self._status(plain)
+
+    def _status(self, base: str) -> int:
+        with self._client.stream("GET", f"{base}/v2/", follow_redirects=False) as response:
+            return response.status_code
 
     def _check_status(self, response: httpx.Response, path: str) -> None:
         status = response.status_code
@@ -186,19 +204,21 @@ class Registry:
             login = "with this host's login" if self._credentials else "without a login"
             raise Missing(f"{name} has no {path.removeprefix('manifests/')} {login} ({status})")
         if status == httpx.codes.TOO_MANY_REQUESTS or status >= httpx.codes.INTERNAL_SERVER_ERROR:
-            raise _Busy(f"{name} answers {status} {response.reason_phrase}", _retry_after(response))
+            advice = "; log in there, or use a mirror" if status == httpx.codes.TOO_MANY_REQUESTS else ""
+            raise _Busy(f"{name} answers {status} {response.reason_phrase}{advice}", _retry_after(response))
         raise RegistryFailed(f"{name} answers {status} {response.reason_phrase}")
 
     def _log_in(self, challenge: str) -> dict[str, str]:
-        scheme, _, rest = challenge.partition(" ")
+        """The header that answers a challenge, which may offer several ways; none where we have nothing to show."""
+        ways = {scheme.lower(): fields for scheme, fields in _CHALLENGE.findall(challenge)}
         known = self._credentials
-        if scheme.lower() == "basic" and known is not None:
+        if "bearer" in ways:
+            fields = {name: quoted or plain for name, quoted, plain in _FIELD.findall(ways["bearer"])}
+            return {"Authorization": f"Bearer {self._token(fields)}"}
+        if "basic" in ways and known is not None:
             secret = base64.b64encode(f"{known.user}:{known.password}".encode()).decode()
             return {"Authorization": f"Basic {secret}"}
-        if scheme.lower() != "bearer":
-            return {}
-        fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
-        return {"Authorization": f"Bearer {self._token(fields)}"}
+        return {}
 
     def _token(self, fields: Mapping[str, str]) -> str:
         realm = fields.get("realm", "")
@@ -209,7 +229,7 @@ class Registry:
             form = {**asked, "grant_type": "refresh_token", "refresh_token": known.identity_token, "client_id": "k8e"}
             request = self._client.build_request("POST", realm, data=form)
         else:
-            request = self._client.build_request("GET", realm, params=asked)
+            request = self._client.build_request("GET", httpx.URL(realm).copy_merge_params(asked))
         auth = httpx.BasicAuth(known.user, known.password) if known is not None and known.user else None
         with closing(self._client.send(request, auth=auth, stream=True)) as response:
             if response.status_code != httpx.codes.OK:

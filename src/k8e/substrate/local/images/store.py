@@ -23,7 +23,7 @@ from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.plan import SKELETON, TOOLS_AT, Bind, Image
 from k8e.substrate.local.unfinished import UNFINISHED
 
-__all__ = ["ImageStore"]
+__all__ = ["ImageStore", "digest_in"]
 
 _FORMAT = "1"
 """Part of every digest; raise it when preparing an image changes."""
@@ -74,8 +74,14 @@ class ImageStore:
             return base
         if name == _HOST:
             recipe, build_venv = recipe + host.APT_NOTICE + host.LOGIN_PATH, _explaining_apt(build_venv)
-        built = self._once(f"venv-{base.digest}.{_digest(recipe)[:8]}", lambda target: build_venv(base, target))
+        built = self._once(
+            f"venv-{base.digest}.{_digest(recipe)[:8]}", lambda target: self._build(build_venv, base, target)
+        )
         return replace(base, layers=(built, *base.layers))
+
+    def _build(self, build_venv: Layer, base: Image, target: Path) -> None:
+        build_venv(base, target)
+        self.pulled.grow(base.digest, _size(target))
 
     def _host(self, skeleton: Path) -> Image:
         digest = _digest(_HOST, *_stamps(Path("/usr/bin/python3"), Path("/etc/ld.so.cache"), Path("/etc/os-release")))
@@ -116,7 +122,7 @@ class ImageStore:
         (self._layout.images / f"{digest}{_VARIABLES}").write_text(json.dumps(variables), encoding="utf-8")
 
     def _pulled(self, name: str, skeleton: Path) -> Image:
-        image = self.pulled.find(name.partition("@")[2])
+        image = self.pulled.get(digest_in(name))
         if image is None:
             places = ", ".join(str(root) for root in self._roots)
             raise InvalidSpec(
@@ -170,6 +176,15 @@ def _explaining_apt(build_venv: Layer) -> Layer:
             host.explain_apt(target)
 
     return build
+
+
+def digest_in(name: str) -> str:
+    """Of an image by its exact name; empty for one that the server has of its own."""
+    return name.partition("@")[2]
+
+
+def _size(directory: Path) -> int:
+    return sum(path.lstat().st_size for path in directory.rglob("*"))
 
 
 def _digest(*parts: str) -> str:
