@@ -105,6 +105,22 @@ async def test_an_image_with_a_minimal_python_runs_it_as_it_is(
     assert answer.stdout == b"/usr\n"
 
 
+async def test_an_image_whose_python_does_not_start_runs_everything_else(
+    cells: CellFactory, runtime: Runtime, shell_image: Path, library: Path
+) -> None:
+    image = library / f"broken-{runtime}"
+    shutil.copytree(shell_image, image, symlinks=True)
+    (image / "usr/bin").mkdir(parents=True, exist_ok=True)
+    (image / "usr/bin/python3").write_bytes(b"\x7fELF and nothing more")
+    (image / "usr/bin/python3").chmod(0o755)
+    async with cells(runtime, image=image.name) as cell:
+        shown = await cell.sh("cat /etc/marker; echo $PATH")
+        python = await cell.py("print(1)")
+    assert shown.stdout.startswith(b"from the image\n")
+    assert b"venv" not in shown.stdout
+    assert python.outcome.exit_code != 0
+
+
 @pytest.mark.parametrize("name", ["nothing", "/etc", "..", "../..", "../library", "link-out", ""])
 async def test_an_image_is_only_what_the_operator_has_put_there(
     cells: CellFactory, runtime: Runtime, library: Path, name: str, shell_image: Path

@@ -52,27 +52,26 @@ class Told:
         self._width = 0
 
     def tell(self, progress: Answer) -> None:
-        phase = progress.text("phase")
-        text = step(progress)
+        text = step(progress, with_done=self._is_terminal)
         if not text or text == self._last:
             return
-        if self._is_terminal:
-            line = terminal_safe(f"k8e: {self._image}: {text}")
-            sys.stderr.write(f"\r{line:<{self._width}}")
-            sys.stderr.flush()
-            self._width = len(line)
-        elif phase != self._last:
+        self._last = text
+        if not self._is_terminal:
             say(f"{self._image}: {text}")
-        self._last = text if self._is_terminal else phase
+            return
+        line = terminal_safe(f"k8e: {self._image}: {text}")
+        sys.stderr.write(f"\r{line:<{self._width}}")
+        sys.stderr.flush()
+        self._width = len(line)
 
     def end(self) -> None:
         if self._width:
             sys.stderr.write("\n")
 
 
-def step(progress: Answer) -> str:
+def step(progress: Answer, *, with_done: bool) -> str:
     phase = progress.text("phase")
     if phase != "downloading":
         return WORDS.get(phase, "")
-    done, total = progress.number("done_bytes"), progress.number("total_bytes")
-    return f"downloading {total / MB:.1f} MB" if not done else f"downloading {done / MB:.1f} of {total / MB:.1f} MB"
+    done, total = (f"{progress.number(name) / MB:.1f}" for name in ("done_bytes", "total_bytes"))
+    return f"downloading {done} of {total} MB" if with_done else f"downloading {total} MB"

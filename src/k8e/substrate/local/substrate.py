@@ -43,7 +43,7 @@ from k8e.substrate.local.host.process import Process, is_alive, wait_death
 from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.images.pulls import Pulls
 from k8e.substrate.local.images.shared_work import Heard, OwnerTurns, SharedWork
-from k8e.substrate.local.images.store import ImageStore, digest_in
+from k8e.substrate.local.images.store import HOST, ImageStore, digest_in
 from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.network import Network, NoNetwork
 from k8e.substrate.local.plan import LIVE_AT, Agent, Bind, Image, MemoryPlan, memory_plan
@@ -231,8 +231,9 @@ class LocalSubstrate:
 
     def _ready_image(self, template: Template) -> Image:
         builder = venv.VenvBuilder(self._builder, self._layout, self._blocks, self._group, self._site_files)
+        build = builder.using(self._driver(template.runtime), is_required=template.image == HOST)
         try:
-            return self._images.ready(template.image, builder.recipe, builder.using(self._driver(template.runtime)))
+            return self._images.ready(template.image, builder.recipe, build)
         except OSError as error:
             raise self._failure("prepare image", error) from error
 

@@ -7,6 +7,7 @@ disk is read when it is dead. Its name starts with `image-`, so a crashed build 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import select
@@ -28,6 +29,8 @@ from k8e.substrate.local.runtimes.oci import OciRuntime, tail
 
 __all__ = ["VenvBuilder", "check_size"]
 
+_log = logging.getLogger(__name__)
+
 _TIMEOUT_S = 300.0
 _MEMORY_BYTES = GIB
 _DISK_BYTES = GIB
@@ -39,6 +42,7 @@ _MAX_BYTES = 256 * 1024 * 1024
 _MAX_ENTRIES = 50_000
 _MAX_DEPTH = 64
 """A new environment has some 20 MB in 2,000 files; what an image makes of it is its own."""
+_PYTHON = "python3"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # ensurepip is a package of its own on Debian, whose venv exits without it: then the environment comes without pip. A
@@ -95,11 +99,14 @@ class VenvBuilder:
         """Changes whenever the result would."""
         return json.dumps([_PROGRAM, self._site_files])
 
-    def using(self, runtime: OciRuntime) -> Callable[[Image, Path], None]:
-        """A builder that isolates the build with `runtime`, the one the image's user has chosen."""
-        return lambda image, target: self._build(runtime, image, target)
+    def using(self, runtime: OciRuntime, *, is_required: bool) -> Callable[[Image, Path], None]:
+        """A builder that isolates the build with `runtime`, the one the image's user has chosen.
 
-    def _build(self, runtime: OciRuntime, image: Image, target: Path) -> None:
+        A Python that does not even start is the image's own affair, unless `is_required`.
+        """
+        return lambda image, target: self._build(runtime, image, target, is_required=is_required)
+
+    def _build(self, runtime: OciRuntime, image: Image, target: Path, *, is_required: bool) -> None:
         sandbox = SandboxId(f"image-{secrets.token_hex(8)}")
         paths, group = self._layout.sandbox(sandbox), self._group(sandbox)
         block = self._blocks.take()
@@ -125,14 +132,22 @@ class VenvBuilder:
                     image=image.digest,
                 ),
             )
-            _wait(self._builder.build(blueprint))
-            _collect(paths, target)
+            try:
+                init = self._builder.build(blueprint)
+            except SandboxFailed as error:
+                # Some runtimes load the program themselves, and name it in their complaint.
+                if is_required or _PYTHON not in str(error):
+                    raise
+                _say_without(str(error))
+                return
+            _wait(init)
+            _collect(paths, target, is_required=is_required)
         finally:
             boot.remove(paths, group)
             self._blocks.give_back(block)
 
     def _program(self, paths: SandboxPaths) -> Agent:
-        argv = ("python3", "-c", _PROGRAM, json.dumps(self._site_files))
+        argv = (_PYTHON, "-c", _PROGRAM, json.dumps(self._site_files))
         env = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8", "PIP_NO_CACHE_DIR": "1"}
         return Agent(bundle=paths.bundle, argv=argv, env=env)
 
@@ -147,18 +162,25 @@ def _wait(init: Process) -> None:
         raise SandboxFailed("build virtual environment", f"not done within {_TIMEOUT_S:.0f} s")
 
 
-def _collect(paths: SandboxPaths, target: Path) -> None:
+def _collect(paths: SandboxPaths, target: Path, *, is_required: bool) -> None:
     source = paths.disk / "upper" / "opt"
     # SAFETY: what is copied was written by the image. No link is followed, and lstat decides what is a directory.
     if not source.is_symlink() and (source / _WITHOUT).is_file():
         return
     if source.is_symlink() or (source / "venv").is_symlink() or not (source / "venv" / _DONE).is_file():
         why = "" if source.is_symlink() else _last_line(source / _ERROR)
+        if not why and not is_required:
+            _say_without(tail(paths.log))
+            return
         raise SandboxFailed("build virtual environment", why or tail(paths.log) or "python3 -m venv failed")
     check_size(source / "venv")
     (target / "opt").mkdir()
     shutil.copytree(source / "venv", target / "opt" / "venv", symlinks=True)
     (target / "opt" / "venv" / _DONE).unlink()
+
+
+def _say_without(why: str) -> None:
+    _log.warning("the Python of an image does not work; its sandboxes have no environment", extra={"reason": why})
 
 
 def check_size(directory: Path) -> None:

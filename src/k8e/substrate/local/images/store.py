@@ -23,11 +23,11 @@ from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.plan import SKELETON, TOOLS_AT, Bind, Image
 from k8e.substrate.local.unfinished import UNFINISHED
 
-__all__ = ["ImageStore", "digest_in"]
+__all__ = ["HOST", "ImageStore", "digest_in"]
 
 _FORMAT = "1"
 """Part of every digest; raise it when preparing an image changes."""
-_HOST = "host"
+HOST = "host"
 _VARIABLES = ".env.json"
 _PYTHON_PLACES = ("usr/bin", "usr/local/bin", "bin")
 
@@ -53,12 +53,12 @@ class ImageStore:
 
     def is_here(self, name: str) -> bool:
         """Whether it is the host's, or one that the operator has put here; any other name is a registry's."""
-        return name == _HOST or self._locate(name) is not None
+        return name == HOST or self._locate(name) is not None
 
     def base(self, name: str) -> Image:
         """The image without a virtual environment. Raises: InvalidSpec."""
         skeleton = self._once("skeleton", _fill_skeleton)
-        if name == _HOST:
+        if name == HOST:
             return self._host(skeleton)
         if path := self._locate(name):
             return self._given(path, skeleton)
@@ -72,7 +72,7 @@ class ImageStore:
         base = self.base(name)
         if not has_python(base):
             return base
-        if name == _HOST:
+        if name == HOST:
             recipe, build_venv = recipe + host.APT_NOTICE + host.LOGIN_PATH, _explaining_apt(build_venv)
         built = self._once(
             f"venv-{base.digest}.{_digest(recipe)[:8]}", lambda target: self._build(build_venv, base, target)
@@ -84,7 +84,7 @@ class ImageStore:
         self.pulled.grow(base.digest, _size(target))
 
     def _host(self, skeleton: Path) -> Image:
-        digest = _digest(_HOST, *_stamps(Path("/usr/bin/python3"), Path("/etc/ld.so.cache"), Path("/etc/os-release")))
+        digest = _digest(HOST, *_stamps(Path("/usr/bin/python3"), Path("/etc/ld.so.cache"), Path("/etc/os-release")))
         own = self._once(digest, host.fill)
         extra = (Bind(source=self._tools, target=TOOLS_AT),) if self._tools.is_dir() else ()
         if self._apt is None:
