@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -122,7 +120,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object
     secret = tmp_path_factory.mktemp("host") / "secret"
     secret.write_text("the host's own")
     secret.chmod(0o644)
-    victim = subprocess.Popen(["sh", "-c", "sleep 600; :", marker], start_new_session=True)
+    # One process that never forks: whoever looks for what a test has left would take its child for that.
+    victim = subprocess.Popen(["bash", "-c", f"exec -a {marker} sleep 600"])
     abstract = socket.socket(socket.AF_UNIX)
     abstract.bind(f"\0k8e-{tag}")
     abstract.listen()
@@ -135,7 +134,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object
         "abstract": f"k8e-{tag}",
         "port": port.getsockname()[1],
     }
-    os.killpg(victim.pid, signal.SIGKILL)  # its own child as well, which would outlive it by minutes
+    victim.kill()
     victim.wait()
     abstract.close()
     port.close()
