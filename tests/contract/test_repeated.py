@@ -33,7 +33,7 @@ async def _exec(cell: Cell, text: str, exec_id: str) -> ExecResult:
 
 
 def _kept(engine_dir: Path) -> set[str]:
-    return {path.name for path in engine_dir.glob("**/resumable/*")}
+    return {path.name for path in engine_dir.glob("sessions/*/resumable/*")}
 
 
 async def test_the_second_call_gets_the_result_of_the_first(cell: Cell) -> None:
@@ -98,7 +98,7 @@ async def test_what_is_kept_on_disk_is_bounded_and_goes_with_the_session(
         assert _kept(engine_dir) == before
         await _exec(cell, "head -c 8M /dev/zero", "much")
         assert _kept(engine_dir) - before == {"much"}
-        assert sum(path.stat().st_size for path in engine_dir.glob("**/resumable/much/*")) == MIB
+        assert sum(path.stat().st_size for path in engine_dir.glob("sessions/*/resumable/much/*")) == MIB
         again = await _exec(cell, "head -c 8M /dev/zero", "much")
         assert (again.stdout, again.truncated) == (bytes(MIB), True)
     assert _kept(engine_dir) == before

@@ -58,7 +58,7 @@ def test_a_run_whose_end_was_not_yet_written_down_still_has_it_after_a_death(mor
     with _client(mortal) as client:
         sid = client.create_session(runtime_class="container")
         run_id = client.start_run(sid, "until [ -e /workspace/go ]; do sleep 0.01; done; echo end; exit 3")
-        with contextlib.closing(sqlite3.connect(next(mortal.data_dir.rglob("engine.sqlite")))) as other:
+        with contextlib.closing(sqlite3.connect(mortal.data_dir / "engine" / "engine.sqlite")) as other:
             other.execute("BEGIN IMMEDIATE")  # nobody else writes from here on
             client.write_file(sid, "/workspace/go", "")
             assert isinstance(next(client.attach_run(run_id)), Chunk)
@@ -137,7 +137,7 @@ def test_a_stop_keeps_sessions_and_a_second_server_is_refused(mortal: Server) ->
 
 def test_a_damaged_database_stops_the_start_with_the_remedy(mortal: Server) -> None:
     mortal.stop()
-    database = next(mortal.data_dir.rglob("engine.sqlite"))
+    database = mortal.data_dir / "engine" / "engine.sqlite"
     kept = database.read_bytes()
     database.write_bytes(b"garbage" * 1000)
     with pytest.raises(RuntimeError, match=r"damaged[\s\S]*restore it from a backup"):
