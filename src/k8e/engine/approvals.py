@@ -109,6 +109,8 @@ class Approvals:
         self._valid_s = valid_s
         self._clock = clock
         self._by_owner: dict[OwnerId, dict[str, Approval]] = {}
+        self._unwritten: set[str] = set()
+        """Questions that nobody is shown yet: a server that is killed now would know nothing of them."""
         for row in self._store.rows("SELECT * FROM approvals"):
             self._remember(_read(row))
         self._changed = asyncio.Event()
@@ -125,7 +127,8 @@ class Approvals:
         """An owner's questions, or everybody's: those that wait, oldest first, then the `finished`, newest first."""
         asked = self._by_owner.values() if owner is None else [self._by_owner.get(owner, {})]
         found = in_order(each.at(self._clock()) for own in asked for each in own.values())
-        return [each for each in found if finished or each.is_pending]
+        shown = [each for each in found if each.approval_id not in self._unwritten]
+        return [each for each in shown if finished or each.is_pending]
 
     async def ask(
         self,
@@ -156,6 +159,7 @@ class Approvals:
         )
         # Known before it is written, so that its session's end, which may come meanwhile, finds it.
         self._remember(asked)
+        self._unwritten.add(asked.approval_id)
         try:
             await self._store.commit(_inserted(asked), *self._forgotten(owner))
         except BaseException:
@@ -163,6 +167,8 @@ class Approvals:
             self._by_owner[owner].pop(asked.approval_id, None)
             self._store.post(_deleted(asked))
             raise
+        finally:
+            self._unwritten.discard(asked.approval_id)
         return self.find(owner, asked.approval_id)
 
     async def wait(self, owner: OwnerId, approval_id: str, *, timeout_s: float | None = None) -> Approval:
@@ -248,11 +254,12 @@ class Approvals:
         self._changed = asyncio.Event()
 
     def _check_quotas(self, owner: OwnerId, session_id: SessionId) -> None:
-        waiting = self.of(owner, finished=False)
+        now = self._clock()
+        waiting = [known for each in self._by_owner.get(owner, {}).values() if (known := each.at(now)).is_pending]
         here = [each for each in waiting if each.session_id == session_id]
         for most, held in ((self._quotas.approvals_per_session, here), (self._quotas.approvals, waiting)):
             if len(held) >= most:
-                wait_s = min(each.expires_at for each in held) - self._clock()
+                wait_s = min(each.expires_at for each in held) - now
                 raise Exhausted(
                     f"{len(held)} approvals already wait for a decision: decide one, or retry in {wait_s:.0f} s",
                     retry_after_s=max(wait_s, 0.0),

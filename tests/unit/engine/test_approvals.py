@@ -84,6 +84,21 @@ async def test_a_waiter_gets_the_answer_and_who_gave_it(approvals: Approvals, ap
     assert (heard.status, heard.decided_by, heard.reason) == (status, PERSON, "because")
 
 
+async def test_a_question_is_shown_once_it_would_outlive_the_server(approvals: Approvals, tmp_path: Path) -> None:
+    """And counts from the beginning: many at once do not go beyond the bound."""
+
+    def written() -> set[str]:
+        with contextlib.closing(sqlite3.connect(tmp_path / "approvals.sqlite")) as database:
+            return {row[0] for row in database.execute("SELECT approval_id FROM approvals")}
+
+    asking = [asyncio.ensure_future(_ask(approvals, session=f"s{number}")) for number in range(6)]
+    while not all(each.done() for each in asking):
+        assert {each.approval_id for each in approvals.of(ALICE, finished=False)} <= written()
+        await asyncio.sleep(0)
+    assert len(approvals.of(ALICE, finished=False)) == 5
+    assert [type(each.exception()) for each in asking if each.exception()] == [Exhausted]
+
+
 async def test_the_one_who_asks_cannot_decide_and_another_can(approvals: Approvals) -> None:
     asked = await _ask(approvals)
     for approved in (True, False):
@@ -320,7 +335,7 @@ async def test_a_caller_that_leaves_before_its_question_is_on_disk_leaves_none(r
     async with reopened() as approvals:
         asking = asyncio.ensure_future(approvals.ask(ALICE, SESSION, SANDBOX, asked_by=AGENT, action="write"))
         await asyncio.sleep(0)
-        assert len(approvals.of(ALICE, finished=True)) == 1
+        assert (asking.done(), approvals.of(ALICE, finished=True)) == (False, []), "on its way, and shown to nobody yet"
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
