@@ -26,7 +26,6 @@ __all__ = [
 ]
 
 MIB = 1024 * 1024
-HOST_IMAGE = "host"
 GATES = ("egress", "workspace", "secrets")
 SESSION_COLUMNS = ("session_id", "phase", "runtime_class", "tenant_id", "background_runs", "expires_at", "owner")
 
@@ -35,7 +34,7 @@ def create_session(args: argparse.Namespace, calls: Calls) -> int:
     from k8e.cli.entries import materialize, wanted
 
     entries = wanted(args)
-    if args.image and args.image != HOST_IMAGE:
+    if args.image:
         from k8e.cli.images import pull
 
         pull(calls, args.image, args.runtime)

@@ -27,7 +27,6 @@ from k8e.client.values import (
 
 __all__ = ["SessionCalls"]
 
-HOST_IMAGE = "host"
 CREATE_S = 300.0 + PERSON_S
 """A cold start in a long queue, and perhaps a person before it; a warm one takes milliseconds."""
 
@@ -65,7 +64,7 @@ class SessionCalls(Transport):
         if gates is not None:
             request.gates.CopyFrom(pb.Gates(**dataclasses.asdict(gates)))
         add_references(request, secret_refs, brokered_secrets)
-        if image not in ("", HOST_IMAGE):
+        if image:
             # By itself: it may take longer than a session ever takes to be made.
             with contextlib.suppress(Unsupported):
                 await self.pull_image(image, runtime_class)

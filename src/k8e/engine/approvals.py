@@ -12,17 +12,17 @@ import sqlite3
 import time
 import unicodedata
 import weakref
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from k8e.engine.ids import new_id
 from k8e.engine.questions import MAX_QUESTION_BYTES
 from k8e.engine.settings import Quotas
 from k8e.engine.store import Change, Store
-from k8e.engine.tasks import Tasks
-from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, K8eError, NotFound, StoreFailed
+from k8e.engine.tasks import Tasks, outcome_of
+from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, NotFound, StoreFailed
 from k8e.model import ApprovalId, ApprovalStatus, OwnerId, SandboxId, SessionId, approval_place
 from k8e.visible import LINES, first_unseen
 
@@ -192,7 +192,7 @@ class Approvals:
         check_text(reason, field="reason")
         work = self._decide(owner, approval_id, decided_by=decided_by, approved=approved, reason=reason)
         # Whoever goes away half-way leaves a whole answer or none.
-        outcome = await asyncio.shield(self._tasks.start(_outcome_of(work), name=f"decide {approval_id}"))
+        outcome = await asyncio.shield(self._tasks.start(outcome_of(work), name=f"decide {approval_id}"))
         if isinstance(outcome, Approval):
             return outcome
         raise outcome or StoreFailed(f"approval {approval_id} was not decided: the server's log says more")
@@ -297,13 +297,6 @@ def check_text(text: str, *, field: str, most_bytes: int = MAX_TEXT_BYTES) -> st
     if text.count("\n") >= MAX_TEXT_LINES:
         raise InvalidSpec(f"has more than {MAX_TEXT_LINES} lines: say it in short", field=field)
     return text
-
-
-async def _outcome_of(work: Coroutine[Any, Any, Approval]) -> Approval | K8eError:
-    try:
-        return await work
-    except K8eError as error:
-        return error
 
 
 def _read(row: sqlite3.Row) -> Approval:

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 
 from k8e.engine.pool import Pool
 from k8e.engine.substrate import Substrate
-from k8e.engine.tasks import Tasks
-from k8e.errors import K8eError, SandboxFailed
+from k8e.engine.tasks import Tasks, outcome_of
+from k8e.errors import SandboxFailed
 from k8e.model import ImageProgress, OwnerId, Template
 
 __all__ = ["Images"]
@@ -35,7 +35,7 @@ class Images:
         """How far it is, whenever that has changed; the last one names the image. Raises: what `prepare` raises."""
         news = _News()
         name = f"pull {template.image}"
-        task = self._tasks.start(self._outcome(owner, template, news), name=name)
+        task = self._tasks.start(outcome_of(self._substrate.prepare(template, owner, news.hear)), name=name)
         task.add_done_callback(lambda _task: news.changed.set())
         told: ImageProgress | None = None
         while not task.done():
@@ -70,12 +70,6 @@ class Images:
                 return
             kept, pause_s = template, _AGAIN_S
             await asyncio.sleep(_LOOK_AGAIN_S)
-
-    async def _outcome(self, owner: OwnerId, template: Template, news: _News) -> Template | K8eError:
-        try:
-            return await self._substrate.prepare(template, owner, news.hear)
-        except K8eError as error:
-            return error
 
 
 class _News:

@@ -30,7 +30,7 @@ from k8e.engine.session import NEVER, Session, deadline
 from k8e.engine.settings import EngineSettings
 from k8e.engine.store import Change, Store
 from k8e.engine.substrate import Substrate
-from k8e.engine.tasks import Tasks
+from k8e.engine.tasks import Tasks, outcome_of
 from k8e.engine.transcript import Transcript
 from k8e.engine.workspaces import Workspaces
 from k8e.errors import Conflict, Denied, DiskFull, Exhausted, HostUnsupported, K8eError, NotFound, SandboxFailed
@@ -185,9 +185,7 @@ class Sessions:
     async def respecify(self, session: Session, change: Callable[[SessionSpec], SessionSpec]) -> None:
         """Change what a session may reach: written down, then in force. Raises: what `change` raises, SandboxFailed."""
         name = f"respecify {session.session_id}"
-        _settled(
-            await asyncio.shield(self._tasks.start(_outcome_of(self._respecify(session, change)), name=name)), name
-        )
+        _settled(await asyncio.shield(self._tasks.start(outcome_of(self._respecify(session, change)), name=name)), name)
 
     async def _respecify(self, session: Session, change: Callable[[SessionSpec], SessionSpec]) -> Session:
         async with session.changing:
@@ -272,7 +270,7 @@ class Sessions:
 
     async def _owned(self, work: Coroutine[Any, Any, Session], *, name: str) -> Session:
         """Wait for work that goes on if the waiter leaves; a session that nobody waited for is ended again."""
-        task = self._tasks.start(_outcome_of(work), name=name)
+        task = self._tasks.start(outcome_of(work), name=name)
         try:
             outcome = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -452,13 +450,6 @@ class Sessions:
         self._events.add(session.owner, session.session_id, "session.lost", detail=detail, oom=death.oom)
         if session.box is not None:
             self._tasks.start(session.box.destroy(), name=f"clear {session.box.id}")
-
-
-async def _outcome_of(work: Coroutine[Any, Any, Session]) -> Session | K8eError:
-    try:
-        return await work
-    except K8eError as error:
-        return error
 
 
 def as_child(parent: SessionSpec) -> SessionSpec:

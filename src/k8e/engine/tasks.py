@@ -12,7 +12,9 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-__all__ = ["Tasks"]
+from k8e.errors import K8eError
+
+__all__ = ["Tasks", "outcome_of"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -45,6 +47,14 @@ class Tasks:
         # Cancelled before its first step the work was never begun, and Python would complain about that.
         task.add_done_callback(lambda _task: work.close())
         return task
+
+
+async def outcome_of(work: Coroutine[Any, Any, _T]) -> _T | K8eError:
+    """Its result, or the error that whoever waits for the task is to hear; any other is a failure of the task."""
+    try:
+        return await work
+    except K8eError as error:
+        return error
 
 
 async def _alone(work: Coroutine[Any, Any, _T], name: str) -> _T | None:

@@ -11,13 +11,7 @@ from k8e.doors.service.service import SERVICE
 from k8e.errors import Exhausted
 from k8e.identity.callers import Role
 from tests.support.calls import StraightCall, as_key, as_uid
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 def _call(rates: Rates, call: StraightCall, name: str = "Exec", request: object = None) -> bool:
@@ -29,7 +23,7 @@ def _call(rates: Rates, call: StraightCall, name: str = "Exec", request: object 
 
 
 def test_a_burst_of_two_seconds_then_the_rate_and_the_refusal_says_when() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     rates = Rates(writes_per_s=10, reads_per_s=100, clock=clock)
     assert sum(_call(rates, as_uid(1)) for _ in range(50)) == 20
     with pytest.raises(Exhausted, match=r"retry in 0\.100 s") as refused:
@@ -41,7 +35,7 @@ def test_a_burst_of_two_seconds_then_the_rate_and_the_refusal_says_when() -> Non
 
 
 def test_looking_and_doing_are_counted_apart() -> None:
-    rates = Rates(writes_per_s=1, reads_per_s=2, clock=Clock())
+    rates = Rates(writes_per_s=1, reads_per_s=2, clock=Clock(0.0))
     assert sum(_call(rates, as_uid(1)) for _ in range(9)) == 2
     assert sum(_call(rates, as_uid(1), "GetSession") for _ in range(9)) == 4
     assert not _call(rates, as_uid(1), "AttachExec", pb.AttachExecRequest(stop=True))
@@ -49,7 +43,7 @@ def test_looking_and_doing_are_counted_apart() -> None:
 
 
 def test_nothing_that_a_caller_chooses_makes_it_another_owner() -> None:
-    rates = Rates(writes_per_s=1, reads_per_s=1, clock=Clock())
+    rates = Rates(writes_per_s=1, reads_per_s=1, clock=Clock(0.0))
     disguises = [
         as_uid(1),
         as_key("one", owner="uid:1"),
@@ -65,13 +59,13 @@ def test_nothing_that_a_caller_chooses_makes_it_another_owner() -> None:
 
 
 def test_zero_is_no_limit() -> None:
-    rates = Rates(writes_per_s=0, reads_per_s=0, clock=Clock())
+    rates = Rates(writes_per_s=0, reads_per_s=0, clock=Clock(0.0))
     assert all(_call(rates, as_uid(1)) for _ in range(1000))
     assert all(_call(rates, as_uid(1), "GetSession") for _ in range(1000))
 
 
 def test_memory_is_bounded_and_whoever_asked_last_is_remembered() -> None:
-    rates = Rates(writes_per_s=1, reads_per_s=1, clock=Clock())
+    rates = Rates(writes_per_s=1, reads_per_s=1, clock=Clock(0.0))
     while _call(rates, as_uid(1)):
         pass
     for uid in range(2, 12_000):

@@ -7,7 +7,6 @@ import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from k8e.engine.settings import Quotas
 from k8e.engine.tasks import Tasks
 from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, K8eError, NotFound
 from k8e.model import ApprovalId, ApprovalStatus, OwnerId, SandboxId, SessionId
+from tests.support.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -29,14 +29,6 @@ SESSION, SANDBOX = SessionId("s"), SandboxId("sb-1")
 VALID_S = 300.0
 
 Opener = Callable[[], AbstractAsyncContextManager[Approvals]]
-
-
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

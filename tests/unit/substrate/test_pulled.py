@@ -9,20 +9,13 @@ from pathlib import Path
 import pytest
 
 from k8e.substrate.local.images.pulled import PulledImage, PulledImages
+from tests.support.clock import Clock
 
 HOUR = 3600.0
 REPOSITORY = "r.example.com/a"
 NAME = "r.example.com/a:1"
 QUESTION = "r.example.com/a:1 r.example.com/library/a:1"
 PLENTY = 1 << 40
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

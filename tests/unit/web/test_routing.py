@@ -9,6 +9,7 @@ from starlette.datastructures import Headers
 
 from k8e.web.presence import Patience, Presence
 from k8e.web.routing import Form, form_of
+from tests.support.clock import Clock
 
 BOTH = "application/json, text/event-stream"
 
@@ -34,14 +35,6 @@ BOTH = "application/json, text/event-stream"
 )
 def test_a_requests_form_is_told_by_its_method_and_headers(method: str, headers: dict[str, str], form: Form) -> None:
     assert form_of(method, Headers(headers)) is form
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
