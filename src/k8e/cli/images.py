@@ -28,21 +28,21 @@ def pull_image(args: argparse.Namespace, calls: Calls) -> int:
 
 def pull(calls: Calls, image: str, runtime: str) -> str:
     """The image's exact name, when it is ready; an image that is here is ready at once and nothing is said."""
-    told = Told(image)
+    line = ProgressLine(image)
     exact = image
     try:
         for progress in calls.stream("PullImage", [{"image": image, "runtime_class": runtime}]):
             exact = progress.text("image") or exact
-            told.tell(progress)
+            line.tell(progress)
     except Unsupported:
         # A server from before: it prepares the image when the session is made.
         return image
     finally:
-        told.end()
+        line.end()
     return exact
 
 
-class Told:
+class ProgressLine:
     """One line that changes at a terminal; elsewhere a line for each step."""
 
     def __init__(self, image: str) -> None:

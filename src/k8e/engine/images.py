@@ -33,16 +33,16 @@ class Images:
 
     async def pull(self, owner: OwnerId, template: Template) -> AsyncIterator[ImageProgress]:
         """How far it is, whenever that has changed; the last one names the image. Raises: what `prepare` raises."""
-        news = _News()
+        progress = _LatestProgress()
         name = f"pull {template.image}"
-        task = self._tasks.start(outcome_of(self._substrate.prepare(template, owner, news.hear)), name=name)
-        task.add_done_callback(lambda _task: news.changed.set())
+        task = self._tasks.start(outcome_of(self._substrate.prepare(template, owner, progress.hear)), name=name)
+        task.add_done_callback(lambda _task: progress.changed.set())
         told: ImageProgress | None = None
         while not task.done():
-            await news.changed.wait()
-            news.changed.clear()
-            if news.latest is not None and news.latest is not told and not task.done():
-                told = news.latest
+            await progress.changed.wait()
+            progress.changed.clear()
+            if progress.latest is not None and progress.latest is not told and not task.done():
+                told = progress.latest
                 yield told
         outcome = None if task.cancelled() else task.result()
         if isinstance(outcome, Template):
@@ -72,7 +72,7 @@ class Images:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-class _News:
+class _LatestProgress:
     """The latest progress: a slow reader misses what came between."""
 
     def __init__(self) -> None:

@@ -131,7 +131,7 @@ class Builder:
         boot = Boot(
             paths=blueprint.paths,
             image=blueprint.image,
-            agent=plan.told(blueprint.agent, blueprint.image),
+            agent=plan.with_image_env(blueprint.agent, blueprint.image),
             block=blueprint.block,
             cgroup=blueprint.group.oci_path,
             max_open_files=self._max_open_files,

@@ -28,7 +28,7 @@ __all__ = [
     "MemoryPlan",
     "memory_plan",
     "oci_spec",
-    "told",
+    "with_image_env",
 ]
 
 Json = dict[str, Any]
@@ -109,7 +109,7 @@ class Agent:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
-def told(agent: Agent, image: Image) -> Agent:
+def with_image_env(agent: Agent, image: Image) -> Agent:
     """The agent as it starts in a sandbox of this image: what the image sets is for commands, not for the agent itself."""
     return replace(agent, env={**agent.env, IMAGE_ENV: json.dumps(dict(image.env))}) if image.env else agent
 

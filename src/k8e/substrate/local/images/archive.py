@@ -202,7 +202,7 @@ def _apply(blob: Path, target: Path, room: layer.Room) -> None:
         with (
             blob.open("rb") as file,
             _decompressed(file) as content,
-            tarfile.open(fileobj=cast("IO[bytes]", _Careful(content)), mode="r:") as archive,
+            tarfile.open(fileobj=cast("IO[bytes]", _BoundedReads(content)), mode="r:") as archive,
         ):
             layer.apply(archive, target, room)
     except (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError) as error:
@@ -220,7 +220,7 @@ def _decompressed(file: IO[bytes]) -> IO[bytes]:
     return cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if first.startswith(_GZIP) else file
 
 
-class _Careful:
+class _BoundedReads:
     """A layer as `tarfile` reads it. The headers' own sizes come from the layer, and are read in one piece."""
 
     def __init__(self, content: IO[bytes]) -> None:
