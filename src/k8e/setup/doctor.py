@@ -43,6 +43,7 @@ def diagnose(
     report: Reporter,
     env: Mapping[str, str],
     gvisor_timeout_s: float = TIMEOUT_S,
+    gvisor_release: str = "",
     more: Sequence[Probe] = (),
 ) -> Diagnosis:
     """Examine the host; with `fix`, set up what is missing and examine it again."""
@@ -50,7 +51,14 @@ def diagnose(
     if before.ok or not fix:
         return before
     try:
-        ensure(data_dir, report, env=env, gvisor_timeout_s=gvisor_timeout_s, again=True)
+        ensure(
+            data_dir,
+            report,
+            env=env,
+            gvisor_timeout_s=gvisor_timeout_s,
+            gvisor_release=gvisor_release,
+            again=True,
+        )
     except HostUnsupported as error:
         report.say(str(error))
     after = examine(data_dir, more)

@@ -1,8 +1,8 @@
 """Where gVisor's `runsc` comes from: the first of four origins that passes a real probe.
 
 1. a `runsc` on PATH that is new enough;
-2. gVisor's own release archive, its SHA-512 verified;
-3. a build of a pinned revision with the host's Go toolchain;
+2. the release that the operator has named with its SHA-512, from gVisor's own archive: what that server says of itself proves nothing;
+3. a build of a pinned revision with the host's Go toolchain, every module of it checked against a hash that is ours (`gvisor_module/go.sum`);
 4. the distribution's package, from backports where the plain one is too old.
 
 All of them together have a limited time. The choice is written down (`tools/runsc.json`) with its origin and reused until the file changes. A `runsc` that
@@ -38,7 +38,9 @@ PINNED = "v0.0.0-20260905035102-160fafc42237"
 OLDEST = 20240701
 """The first release date that is accepted: systrap works from there on."""
 
-ARCHIVE = "https://storage.googleapis.com/gvisor/releases/release/latest"
+MODULE = Path(__file__).parent / "gvisor_module"
+"""The Go module in which it is built."""
+ARCHIVE = "https://storage.googleapis.com/gvisor/releases/release"
 ARCHIVE_TIMEOUT_S = 5.0
 ARCHIVE_USUAL_S = 30.0
 PROBE_TIMEOUT_S = 20.0
@@ -69,6 +71,8 @@ class Attempt:
     env: Mapping[str, str]
     end: float
     """By the monotonic clock."""
+    release: str
+    """Of the archive: DATE@sha512:SUM, or nothing."""
 
     @property
     def left_s(self) -> float:
@@ -85,8 +89,8 @@ def version_date(text: str) -> int:
 
 
 def _module_version(path: Path) -> str:
-    """The version that Go wrote into a binary built by `go install`, which has no release name of its own."""
-    found = re.search(rb"mod\tgvisor\.dev/gvisor\t(v[0-9A-Za-z.-]+)", path.read_bytes())
+    """The version that Go wrote into a binary built by Go alone, which has no release name of its own."""
+    found = re.search(rb"(?:mod|dep)\tgvisor\.dev/gvisor\t(v[0-9A-Za-z.-]+)", path.read_bytes())
     return found[1].decode() if found else "unknown"
 
 
@@ -146,7 +150,7 @@ def _from_path(attempt: Attempt) -> Path | None:
 def _fetch(url: str, target: Path, attempt: Attempt) -> str:
     """Download to `target` and return its SHA-512."""
     seen = hashlib.sha512()
-    # SAFETY: the scheme is fixed above; the content is used only after its checksum matched.
+    # SAFETY: the scheme is fixed above; the content is used only if it has the checksum that the operator gave.
     with urllib.request.urlopen(url, timeout=ARCHIVE_TIMEOUT_S) as answer, target.open("wb") as file:  # noqa: S310
         while chunk := answer.read(CHUNK_BYTES):
             if not attempt.left_s:
@@ -158,17 +162,18 @@ def _fetch(url: str, target: Path, attempt: Attempt) -> str:
 
 
 def _from_archive(attempt: Attempt) -> Path | None:
-    machine = os.uname().machine
-    attempt.step.doing("looking in its release archive", usual_s=ARCHIVE_USUAL_S, most_s=attempt.left_s)
+    version, _, checksum = attempt.release.partition("@sha512:")
+    if not checksum:
+        raise HostUnsupported("no release is named (K8E_SANDBOX_GVISOR_RELEASE=DATE@sha512:SUM)")
+    attempt.step.doing("fetching it from its release archive", usual_s=ARCHIVE_USUAL_S, most_s=attempt.left_s)
     with tempfile.TemporaryDirectory(dir=attempt.tools, prefix=".archive-") as directory:
-        binary, checksum = Path(directory, "runsc"), Path(directory, "runsc.sha512")
+        binary = Path(directory, "runsc")
         try:
-            _fetch(f"{ARCHIVE}/{machine}/runsc.sha512", checksum, attempt)
-            found = _fetch(f"{ARCHIVE}/{machine}/runsc", binary, attempt)
+            found = _fetch(f"{ARCHIVE}/{version}/{os.uname().machine}/runsc", binary, attempt)
         except (OSError, urllib.error.URLError) as error:
             raise HostUnsupported(f"not reached ({getattr(error, 'reason', error)})") from error
-        if found != checksum.read_text(encoding="ascii").split()[0]:
-            raise HostUnsupported("its checksum does not match")
+        if found != checksum:
+            raise HostUnsupported(f"the SHA-512 of {version} is {found}, and not the one that was given")
         binary.chmod(0o755)
         return binary.rename(attempt.tools / "runsc-archive")
 
@@ -189,12 +194,17 @@ def _from_source(attempt: Attempt) -> Path | None:
     with tempfile.TemporaryDirectory(dir=attempt.tools, prefix=".build-") as directory:
         env = attempt.env
         home = env.get("HOME", directory)
-        go_env = {"GOPATH": f"{home}/go", **env, "HOME": home, "CGO_ENABLED": "0", "GOBIN": directory, "GOFLAGS": ""}
+        go_env = {"GOPATH": f"{home}/go", **env, "HOME": home, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
+        for name in ("go.mod", "go.sum"):
+            shutil.copyfile(MODULE / name, Path(directory, name))
+        program = Path(directory, "runsc")
         # Only gVisor's own build system names its builds; without this one would call itself VERSION_MISSING.
         flags = f"-ldflags=-s -w -X gvisor.dev/gvisor/runsc/version.version={PINNED}"
-        argv = [go, "install", "-trimpath", flags, f"gvisor.dev/gvisor/runsc@{PINNED}"]
+        # SAFETY: read-only, what go.sum lacks or contradicts is refused, whatever the proxy and the environment say.
+        argv = [go, "build", "-C", directory, "-mod=readonly", "-buildvcs=false", "-trimpath", flags]
+        argv += ["-o", str(program), "gvisor.dev/gvisor/runsc"]
         attempt.step.run(argv, timeout_s=attempt.left_s, env=go_env)
-        return Path(directory, "runsc").rename(built)
+        return program.rename(built)
 
 
 def _from_package(attempt: Attempt) -> Path | None:
@@ -246,7 +256,9 @@ def _try(name: str, origin: Origin, attempt: Attempt) -> Runsc | str:
     return Runsc(path=str(path), version=version, origin=name, stamp=_stamp(path))
 
 
-def acquire(tools: Path, step: Step, *, env: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Runsc:
+def acquire(
+    tools: Path, step: Step, *, env: Mapping[str, str], timeout_s: float = TIMEOUT_S, release: str = ""
+) -> Runsc:
     """The recorded choice, or a new one. Raises: HostUnsupported, with what each origin answered."""
     if chosen := recorded(tools):
         step.end(f"{chosen.version}, {chosen.origin}")
@@ -254,7 +266,7 @@ def acquire(tools: Path, step: Step, *, env: Mapping[str, str], timeout_s: float
     tools.mkdir(parents=True, exist_ok=True)
     for leftover in (*tools.glob(".build-*"), *tools.glob(".archive-*")):
         shutil.rmtree(leftover, ignore_errors=True)
-    attempt = Attempt(tools=tools, step=step, env=env, end=time.monotonic() + timeout_s)
+    attempt = Attempt(tools=tools, step=step, env=env, end=time.monotonic() + timeout_s, release=release)
     troubles: list[str] = []
     for name, origin in ORIGINS:
         outcome = _try(name, origin, attempt)

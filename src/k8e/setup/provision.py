@@ -150,6 +150,7 @@ class Work:
     tools: Path
     env: Mapping[str, str]
     gvisor_timeout_s: float
+    gvisor_release: str
 
 
 def _install_required(work: Work, step: Step) -> None:
@@ -164,7 +165,7 @@ def _install_extras(work: Work, step: Step) -> None:
 
 
 def _acquire_gvisor(work: Work, step: Step) -> None:
-    gvisor.acquire(work.tools, step, env=work.env, timeout_s=work.gvisor_timeout_s)
+    gvisor.acquire(work.tools, step, env=work.env, timeout_s=work.gvisor_timeout_s, release=work.gvisor_release)
 
 
 def _install_node(work: Work, step: Step) -> None:
@@ -218,6 +219,7 @@ def ensure(
     env: Mapping[str, str],
     addresses: Iterable[tuple[str, int]] = (),
     gvisor_timeout_s: float = gvisor.TIMEOUT_S,
+    gvisor_release: str = "",
     again: bool = False,
 ) -> Provisioned:
     """Bring the host to where sandboxes run; quick when it is there already. `again` retries what once failed.
@@ -228,7 +230,7 @@ def ensure(
     check(data_dir, addresses=addresses, env=env)
     tools = tools_dir(data_dir)
     with _steps(tools, report) as steps:
-        work = Work(tools=tools, env=env, gvisor_timeout_s=gvisor_timeout_s)
+        work = Work(tools=tools, env=env, gvisor_timeout_s=gvisor_timeout_s, gvisor_release=gvisor_release)
         found = _do_all(work, steps, {} if again else notes(data_dir))
         _keep_notes(tools, found)
         bundle = _build_bundle(data_dir, steps.step("sandbox agent"))

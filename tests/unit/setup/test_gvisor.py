@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -128,10 +135,59 @@ def test_a_build_takes_no_longer_than_its_line_says_and_the_operator_may_say_lon
 
 
 def test_a_build_in_time_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Step) -> None:
-    go = _program(tmp_path / "go", f"#!/bin/sh\ncat >$GOBIN/runsc <<'END'\n{GOOD}END\nchmod 755 $GOBIN/runsc\n")
+    script = f"while [ \"$1\" != -o ]; do shift; done; cat >$2 <<'END'\n{GOOD}END\nchmod 755 $2\n"
+    go = _program(tmp_path / "go", f"#!/bin/sh\n{script}")
     _only_source(monkeypatch, go)
     left_by_a_killed_one = tmp_path / "tools" / ".build-x"
     left_by_a_killed_one.mkdir(parents=True)
     chosen = gvisor.acquire(tmp_path / "tools", step, env={"PATH": "/usr/bin:/bin"}, timeout_s=60)
     assert chosen.origin == "built from source"
     assert not left_by_a_killed_one.exists()
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The paths that were asked of a server which has the release 20260101, and nothing that would tell of its checksum."""
+    asked: list[str] = []
+
+    class Serving(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            asked.append(self.path)
+
+    place = tmp_path / "archive" / "20260101" / os.uname().machine
+    place.mkdir(parents=True)
+    _program(place / "runsc", GOOD)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Serving, directory=str(tmp_path / "archive"))) as server:
+        serving = Thread(target=server.serve_forever)
+        serving.start()
+        monkeypatch.setattr(gvisor, "ARCHIVE", f"http://127.0.0.1:{server.server_address[1]}")
+        monkeypatch.setattr(gvisor, "ORIGINS", (("gVisor's release archive", gvisor._from_archive),))
+        yield asked
+        server.shutdown()
+        serving.join()
+
+
+def test_a_release_that_the_operator_names_is_taken_if_it_has_the_checksum_that_was_given(
+    tmp_path: Path, archive: list[str], step: Step
+) -> None:
+    right = hashlib.sha512(GOOD.encode()).hexdigest()
+    with pytest.raises(HostUnsupported, match=f"the SHA-512 of 20260101 is {right}, and not the one that was given"):
+        gvisor.acquire(tmp_path / "tools", step, env={}, release=f"20260101@sha512:{'0' * 128}")
+    assert [path.name for path in (tmp_path / "tools").iterdir()] == []
+    chosen = gvisor.acquire(tmp_path / "tools", step, env={}, release=f"20260101@sha512:{right}")
+    assert (chosen.version, chosen.origin) == ("release-20260101.0", "gVisor's release archive")
+    assert archive == [f"/20260101/{os.uname().machine}/runsc"] * 2
+
+
+def test_without_a_checksum_nothing_is_fetched(tmp_path: Path, archive: list[str], step: Step) -> None:
+    with pytest.raises(HostUnsupported, match=r"no release is named \(K8E_SANDBOX_GVISOR_RELEASE"):
+        gvisor.acquire(tmp_path / "tools", step, env={})
+    assert archive == []
+
+
+def test_every_module_of_the_build_has_its_hash() -> None:
+    required = re.findall(r"^require (\S+) (\S+)$", (gvisor.MODULE / "go.mod").read_text(), re.MULTILINE)
+    assert required == [("gvisor.dev/gvisor", gvisor.PINNED)]
+    sums = [line.split() for line in (gvisor.MODULE / "go.sum").read_text().splitlines()]
+    assert all(re.fullmatch(r"h1:[A-Za-z0-9+/]{43}=", found) for _, _, found in sums)
+    assert ["gvisor.dev/gvisor", gvisor.PINNED] in [line[:2] for line in sums]
