@@ -14,7 +14,7 @@ from k8e.a2a.contexts import Contexts
 from k8e.a2a.errands import Errand
 from k8e.a2a.records import Record
 from k8e.a2a.shelf import Bounds, Shelf
-from k8e.web.visitors import Visitor
+from k8e.http_visitor import Visitor
 
 __all__ = ["IDLE_S", "Agent"]
 

@@ -44,7 +44,7 @@ from a2a.utils.task import apply_history_length, validate_history_length, valida
 
 from k8e.a2a.agent import Agent
 from k8e.a2a.records import WAITING, Record
-from k8e.web.visitors import Visitor
+from k8e.http_visitor import Visitor
 
 __all__ = ["VISITOR", "Handler"]
 

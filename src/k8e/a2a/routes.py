@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.response_helpers import agent_card_to_dict
@@ -22,11 +22,9 @@ from starlette.routing import Route
 from k8e.a2a.agent import Agent
 from k8e.a2a.card import PATH, agent_card
 from k8e.a2a.handler import VISITOR, Handler
+from k8e.http_visitor import Visitor
 
-if TYPE_CHECKING:
-    from k8e.web.gate import Gate
-
-__all__ = ["BODY_BYTES", "a2a_routes"]
+__all__ = ["BODY_BYTES", "Gate", "a2a_routes"]
 
 BODY_BYTES = 16 * 1024 * 1024
 """Of one request: 10 MiB of files take a third more as JSON."""
@@ -36,6 +34,14 @@ PING_S = 2.0
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Gate(Protocol):
+    """Of whoever serves HTTP. Both raise HTTPException for requests that they turn away."""
+
+    def check_provenance(self, request: Request) -> None: ...
+
+    async def admit(self, request: Request) -> Visitor: ...
 
 
 def a2a_routes(agent: Agent, gate: Gate, *, public_url: str = "") -> list[Route]:

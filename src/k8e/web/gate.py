@@ -13,11 +13,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from k8e.client.errors import Denied, Exhausted, InvalidRequest, SandboxError
+from k8e.http_visitor import Visitor
 from k8e.identity.sockdiag import SocketTable
 from k8e.web.provenance import Provenance, is_json, is_loopback
-from k8e.web.visitors import Visitor, Visitors
+from k8e.web.visitors import Visitors
 
-__all__ = ["Gate", "Visitor"]
+__all__ = ["Gate"]
 
 CHALLENGE = {"www-authenticate": 'Bearer realm="k8e"'}
 APPROVER = "approver"

@@ -23,13 +23,14 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.exceptions import HTTPException
 
+from k8e.http_visitor import Visitor
 from k8e.mcp.hosting import ClientScope, build_server
 from k8e.web.calls import Calls
 from k8e.web.echoes import Echoes
 from k8e.web.lease import hold
 from k8e.web.presence import Patience, Presence
 from k8e.web.rooms import Room
-from k8e.web.visitors import Visitor, Visitors
+from k8e.web.visitors import Visitors
 
 __all__ = ["BODY_BYTES", "Guest", "Guests", "Kind"]
 

@@ -11,11 +11,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from k8e.http_visitor import Visitor
 from k8e.web.gate import Gate
 from k8e.web.guests import Guest, Guests, Kind
 from k8e.web.mirror import PING_S, mirrored, stream
 from k8e.web.routing import SESSION_HEADER, Form, form_of
-from k8e.web.visitors import Visitor
 from k8e.web.wholes import whole_where_possible
 
 __all__ = ["McpEndpoint"]

@@ -19,8 +19,9 @@ from k8e.client.discovery import Target
 from k8e.client.errors import Unauthenticated, Unreachable
 from k8e.client.mcp import McpCalls
 from k8e.client.people import Identity
+from k8e.http_visitor import Visitor
 
-__all__ = ["Visitor", "Visitors"]
+__all__ = ["Revive", "Visitors"]
 
 KNOWN_S = 5.0
 """How long an answer about a key holds: so late a deleted key is noticed by this door, at most."""
@@ -28,20 +29,6 @@ ANSWER_S = 3.0
 """For the server's answer, before we look whether it runs at all."""
 ASKING = 16
 """Questions at a time about keys that were never good here; further ones wait, and nobody else waits for them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visitor:
-    """Somebody who may come in."""
-
-    client: AsyncSandboxClient
-    """Acts as the visitor. It is the door's: never close it."""
-    identity: str
-    owner: str
-    role: str
-    """user, approver or admin."""
-    mcp: McpCalls
-    """Acts as the visitor, too."""
 
 
 @dataclass(slots=True, kw_only=True)
