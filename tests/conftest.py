@@ -17,6 +17,7 @@ pytest_plugins = [
     "tests.support.leaks",
     "tests.support.skips",
     "tests.support.engines",
+    "tests.support.bare_engine",
     "tests.support.restartable_engine",
     "tests.support.servers",
     "tests.support.networked",

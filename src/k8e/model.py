@@ -73,6 +73,8 @@ RunId = NewType("RunId", str)
 TerminalId = NewType("TerminalId", str)
 WorkspaceId = NewType("WorkspaceId", str)
 ApprovalId = NewType("ApprovalId", str)
+HOST_IMAGE = "host"
+"""The host's own programs, read-only."""
 
 
 class Runtime(StrEnum):
@@ -227,7 +229,7 @@ class Template:
     """The pool's key: what cannot be changed once a sandbox runs."""
 
     runtime: Runtime = Runtime.GVISOR
-    image: str = "host"
+    image: str = HOST_IMAGE
     memory_bytes: int = GIB
     disk_bytes: int = 5 * GIB
 
@@ -278,9 +280,11 @@ class SessionSpec:
     session_id: str = ""
     tenant: str = ""
     runtime: Runtime = Runtime.GVISOR
-    image: str = "host"
+    image: str = HOST_IMAGE
     limits: Limits = field(default_factory=Limits)
     env: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """By which its owner finds it again; they grant nothing."""
     allowed_hosts: tuple[str, ...] = ()
     """Empty means the server's default list."""
     network: EgressMode = EgressMode.LIST
@@ -454,11 +458,11 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
-    """Whether a runtime works here: probed, never guessed."""
+    """Whether something works here: probed, never guessed."""
 
     available: bool
-    detail: str
-    """The version when available, else the reason and the fix."""
+    detail: str = ""
+    """More about it, such as a version, when available; else the reason and the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ from k8e.egress.defaults import read as read_registries
 from k8e.engine import ceilings, gates
 from k8e.engine.ceilings import Ceilings, Share
 from k8e.engine.engine import Engine
-from k8e.engine.settings import EgressSettings, EngineSettings, KeptLimits, PoolSettings, Quotas
+from k8e.engine.settings import EgressSettings, EngineSettings, KeptLimits, Quotas
 from k8e.errors import Conflict, HostUnsupported, K8eError, StoreFailed
 from k8e.identity import Office, SocketTable
 from k8e.identity.sealing import FileSealer
@@ -54,9 +54,11 @@ from k8e.setup.report import Reporter
 from k8e.skills.folder import stage
 from k8e.substrate.local.host import capacity
 from k8e.substrate.local.images.pulls import PullSettings
+from k8e.substrate.local.machine import LocalMachine
 from k8e.substrate.local.network import Network
 from k8e.substrate.local.settings import LocalSettings
-from k8e.substrate.local.substrate import LocalSubstrate
+from k8e.substrate.machine_substrate import MachineSubstrate
+from k8e.substrate.pool import PoolSettings
 from k8e.telemetry import page as telemetry_page
 from k8e.telemetry.metrics import Metrics
 from k8e.telemetry.several import Several
@@ -120,6 +122,7 @@ def serve_until_stopped(settings: ServerSettings, environ: Mapping[str, str], re
                 env=environ,
                 addresses=settings.addresses(),
                 gvisor_timeout_s=settings.gvisor_timeout,
+                gvisor_release=settings.gvisor_release,
             )
         try:
             # Before any sandbox is made: a server that cannot be reached must not fill a pool first.
@@ -155,7 +158,7 @@ async def main(
         network(settings.data_dir, registries.ca_bundle) as reach,
         Engine.open(
             engine_settings(settings, egress),
-            LocalSubstrate(local, reach),
+            MachineSubstrate(LocalMachine(local, reach), pool_settings(settings)),
             sealer,
             Several(metrics, *traces),
             auditing.at_gate,
@@ -438,20 +441,25 @@ def local_settings(
     )
 
 
-def engine_settings(settings: ServerSettings, egress: EgressSettings) -> EngineSettings:
+def pool_settings(settings: ServerSettings) -> PoolSettings:
     if settings.pool_min > settings.pool_max:
         raise HostUnsupported(f"pool_min {settings.pool_min} is more than pool_max {settings.pool_max}")
+    return PoolSettings(min=settings.pool_min, max=settings.pool_max)
+
+
+def engine_settings(settings: ServerSettings, egress: EgressSettings) -> EngineSettings:
     return EngineSettings(
         data_dir=settings.data_dir / "engine",
         default=session_defaults(settings).template(),
         limits=session_defaults(settings).limits,
-        pool=PoolSettings(min=settings.pool_min, max=settings.pool_max),
         quotas=Quotas(
             sessions=settings.sessions_per_owner,
             workspaces=settings.workspaces_per_owner,
             runs_per_session=settings.runs_per_session,
             terminals_per_session=settings.terminals_per_session,
             execs_per_session=settings.commands_per_session,
+            ports_per_session=settings.ports_per_session,
+            labels_per_session=settings.labels_per_session,
             share=Share(
                 cpus=settings.cpus_per_owner or None,
                 memory_bytes=settings.memory_per_owner or None,

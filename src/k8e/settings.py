@@ -34,6 +34,8 @@ class ServerSettings:
     """A data directory whose set-up is shared: several servers on one machine need gVisor only once. Empty: ours."""
     gvisor_timeout: float = 900.0
     """Seconds that finding, fetching or building gVisor may take at set-up."""
+    gvisor_release: str = ""
+    """A release of gVisor's archive and its checksum, `DATE@sha512:SUM`; empty: none is fetched from there."""
     listen: tuple[str, ...] = ()
     """host:port of the gRPC door; empty is 127.0.0.1 with `grpc_port`."""
     grpc_port: int = DEFAULT_PORT
@@ -65,6 +67,8 @@ class ServerSettings:
     runs_per_session: int = 32
     terminals_per_session: int = 32
     commands_per_session: int = 256
+    ports_per_session: int = 64
+    labels_per_session: int = 64
     sessions_per_owner: int = 500
     workspaces_per_owner: int = 500
     cpus_per_owner: float = 0.0
@@ -205,6 +209,13 @@ def count(text: str) -> int:
     return value
 
 
+def connections(text: str) -> int:
+    value = count(text)
+    if value > 256:
+        raise ValueError("write a whole number up to 256: a sandbox carries no more connections")
+    return value
+
+
 def positive(text: str) -> int:
     value = count(text)
     if not value:
@@ -308,9 +319,20 @@ def collector(text: str) -> str:
     return text
 
 
+def gvisor_release(text: str) -> str:
+    if not re.fullmatch(r"20\d{6}(\.\d+)?@sha512:[0-9a-f]{128}", text):
+        raise ValueError("write the release's date and the SHA-512 of its runsc")
+    return text
+
+
 OPTIONS = (
     Option("tools_dir", str, "use what another data directory's set-up built"),
     Option("gvisor_timeout", some_time, "longest that getting gVisor may take at set-up: 30m, 1h (default 15m)"),
+    Option(
+        "gvisor_release",
+        gvisor_release,
+        "fetch this release of gVisor, for this machine's architecture, where PATH has none: 20260105@sha512:SUM",
+    ),
     Option("listen", listen, "host:port of the gRPC service, several separated by commas (default 127.0.0.1:50051)"),
     Option("grpc_port", count, "its port on 127.0.0.1, where --listen is not given"),
     Option("advertise_hostname", host_name, "one more name for the server's certificate"),
@@ -361,6 +383,8 @@ OPTIONS = (
     Option("runs_per_session", count, "background runs of one session at once (default 32)"),
     Option("terminals_per_session", count, "terminals of one session at once (default 32)"),
     Option("commands_per_session", positive, "commands of one session at once, runs and terminals too (default 256)"),
+    Option("ports_per_session", connections, "connections to servers in one session at once, up to 256 (default 64)"),
+    Option("labels_per_session", count, "labels of one session (default 64)"),
     Option("sessions_per_owner", count, "sessions that one owner may hold (default 500)"),
     Option("workspaces_per_owner", count, "workspaces that one owner may keep (default 500)"),
     Option("cpus_per_owner", cpus, "CPUs of one owner's sessions together (default: 256 times the host's)"),

@@ -70,12 +70,14 @@ async def test_without_input_a_command_reads_end_of_file(cell: Cell) -> None:
     assert (await cell.sh("cat; echo end")).stdout == b"end\n"
 
 
+@pytest.mark.not_bare
 @pytest.mark.shares_sandbox
 async def test_environment_directory_and_user_are_given(cell: Cell) -> None:
     result = await cell.sh('echo "$GREETING $PWD $(id -u)"', env={"GREETING": "hi"}, cwd="/tmp", user="1234:1234")
     assert result.stdout == b"hi /tmp 1234\n"
 
 
+@pytest.mark.not_bare
 @pytest.mark.shares_sandbox
 @pytest.mark.parametrize(("user", "text"), [("nosuch", "nosuch is not in /etc/passwd"), ("1:nosuch", "/etc/group")])
 async def test_a_user_whom_the_image_does_not_know_is_bad_input(cell: Cell, user: str, text: str) -> None:
@@ -103,6 +105,7 @@ async def test_a_missing_directory_says_so(cell: Cell) -> None:
     assert b"/no/such/place" in result.stderr
 
 
+@pytest.mark.not_bare
 @pytest.mark.shares_sandbox
 @pytest.mark.parametrize(
     ("language", "code", "expected"),
@@ -138,6 +141,7 @@ async def test_code_of_several_lines_finds_what_lies_beside_it(
     assert set((await cell.sh("ls -A", cwd=cwd)).stdout.split()) <= {helper.encode(), b"__pycache__"}
 
 
+@pytest.mark.not_bare
 async def test_code_of_several_lines_runs_where_its_user_may_not_write(cell: Cell) -> None:
     await cell.sh("mkdir -m 755 /tmp/closed /tmp/open; chmod 777 /tmp/open; echo x = 5 | tee /tmp/open/helper.py")
     code = "import os\nprint(os.getuid(), os.getcwd(), os.path.dirname(__file__) == os.getcwd())"
@@ -233,7 +237,7 @@ async def test_many_commands_at_once_keep_their_output_apart(cell: Cell) -> None
 
 async def test_what_ran_is_in_transcript_and_events(cell: Cell) -> None:
     await cell.sh("echo remembered")
-    page = cell.engine.transcript(OWNER, cell.id)
+    page = await cell.engine.transcript(OWNER, cell.id)
     assert page.output == "$ echo remembered\nremembered\n"
     assert page.eof
     events = (await cell.engine.events(OWNER, cell.id)).events

@@ -95,6 +95,7 @@ async def test_a_broken_transfer_leaves_the_old_content(cell: Cell) -> None:
         assert time.monotonic() < deadline, f"a temporary file was left: {names}"
 
 
+@pytest.mark.not_bare
 async def test_a_full_disk_fails_the_write_and_says_so(runtime: Runtime, cells: CellFactory) -> None:
     # A small one, which any machine fills before the command's time is over.
     async with cells(runtime, limits=Limits(disk_bytes=128 * MIB)) as cell:

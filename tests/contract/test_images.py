@@ -20,7 +20,7 @@ from k8e.model import Reason, Runtime
 from tests.support.cells import CellFactory
 from tests.support.image_roots import fill_python, fill_shell, packed
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.not_bare]
 
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"

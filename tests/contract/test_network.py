@@ -11,7 +11,7 @@ from k8e.errors import Conflict, Denied, InvalidSpec, NotFound
 from k8e.model import EgressMode, OwnerId, Runtime, SessionSpec
 from tests.support.cells import OWNER, Cell, CellFactory
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.not_bare]
 
 _DEFAULT = ("github.com", "raw.githubusercontent.com")
 

@@ -15,22 +15,24 @@ from k8e.apt import configuration
 from k8e.egress.client import EgressClient
 from k8e.egress.defaults import Registries
 from k8e.engine.engine import Engine
-from k8e.engine.settings import EngineSettings, PoolSettings
+from k8e.engine.settings import EngineSettings
 from k8e.identity.sealing import FileSealer
 from k8e.model import MIB, Limits, Runtime
 from k8e.server import egress_settings, local_settings
 from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned
-from k8e.substrate.local.substrate import LocalSubstrate
+from k8e.substrate.local.machine import LocalMachine
 from tests.support import apt_repository, named_daemon
 from tests.support.cells import Cell, CellFactory, open_cell
 from tests.support.leaks import Lend
 from tests.support.networked import serve_files
 from tests.support.prepared_images import use_prepared_images
+from tests.support.substrates import over
 from tests.support.upstreams import Upstream, upstream
 
 pytestmark = [
     pytest.mark.anyio,
+    pytest.mark.not_bare,
     pytest.mark.skipif(shutil.which("apt-get") is None, reason="this machine has no apt"),
 ]
 
@@ -77,7 +79,6 @@ async def engine_with_apt(
     server = ServerSettings(data_dir=data_dir)
     settings = EngineSettings(
         data_dir=data_dir / "engine",
-        pool=PoolSettings(min=0, max=0),
         egress=egress_settings(server, Registries(), apt),
     )
     daemon = named_daemon.start(data_dir)
@@ -87,8 +88,8 @@ async def engine_with_apt(
     named_daemon.tell(data_dir, {HOST: mirror.address})
     async with EgressClient.open(data_dir) as network:
         use_prepared_images(data_dir)
-        substrate = LocalSubstrate(local_settings(server, host, apt=apt), network)
-        async with Engine.open(settings, substrate, FileSealer(data_dir / "secrets.key")) as engine:
+        substrate = LocalMachine(local_settings(server, host, apt=apt), network)
+        async with Engine.open(settings, over(substrate), FileSealer(data_dir / "secrets.key")) as engine:
             yield engine
             await engine.destroy_all()
     reaper.join()

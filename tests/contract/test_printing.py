@@ -8,7 +8,7 @@ from k8e.engine.execs import Output
 from k8e.model import MIB, Argv, Code, Command, Language, Limits, Runtime, Status
 from tests.support.cells import OWNER, Cell, CellFactory
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.not_bare]
 
 _WAITS = "import os, time\nprint('first')\nwhile not os.path.exists('/workspace/go'): time.sleep(0.01)\nprint('second')"
 

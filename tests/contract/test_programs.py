@@ -17,7 +17,7 @@ from k8e.model import ExecResult
 from tests.contract.programs import PROGRAMS, RESET, Program, Result, differences, normal, plain_argv
 from tests.support.cells import Cell
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.not_bare]
 
 _PARTS = 4
 _PATIENCE_S = 60.0

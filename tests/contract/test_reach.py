@@ -12,7 +12,7 @@ import pytest
 from k8e.egress.authority import Authority
 from k8e.egress.client import EgressClient
 from k8e.engine.engine import Engine
-from k8e.engine.settings import EngineSettings, PoolSettings
+from k8e.engine.settings import EngineSettings
 from k8e.model import (
     MIB,
     Argv,
@@ -31,11 +31,12 @@ from k8e.setup.provision import Provisioned
 from k8e.substrate.local.layout import SandboxPaths
 from k8e.substrate.local.runtimes.gvisor import Gvisor
 from tests.support.cells import OWNER, Cell, CellFactory
-from tests.support.engines import substrate_for
+from tests.support.engines import machine_for
 from tests.support.networked import HTTPS, TALK, World, serve_files
+from tests.support.substrates import over
 from tests.support.upstreams import Upstream
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.not_bare]
 
 _PATIENCE_S = 60.0
 _INSTALL_S = 100.0
@@ -205,15 +206,15 @@ async def test_git_clones_over_https_with_only_the_default_list(
 async def test_a_changed_list_is_still_in_force_after_a_restart(
     runtime: Runtime, host: Provisioned, data_dir: Path, far: Upstream
 ) -> None:
-    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0))
+    settings = EngineSettings(data_dir=data_dir / "engine")
     async with EgressClient.open(data_dir) as network:
-        async with Engine.open(settings, substrate_for(data_dir, host, network)) as engine:
+        async with Engine.open(settings, over(machine_for(data_dir, host, network))) as engine:
             session = await engine.create_session(OWNER, SessionSpec(runtime=runtime))
             cell = Cell(engine, session.session_id)
             assert not await _reaches(cell, far.address)
             await engine.update_hosts(OWNER, cell.id, hosts=[f"{far.address}:{TALK}"])
             assert await _reaches(cell, far.address)
-        async with Engine.open(settings, substrate_for(data_dir, host, network)) as engine:
+        async with Engine.open(settings, over(machine_for(data_dir, host, network))) as engine:
             cell = Cell(engine, session.session_id)
             assert engine.get_session(OWNER, cell.id).allowed_hosts == (f"{far.address}/32:{TALK}",)
             assert await _reaches(cell, far.address)

@@ -96,7 +96,7 @@ async def test_the_value_is_nowhere_but_in_the_command(
         runs = repr(engine.list_runs(OWNER, cell.id))
         await engine.destroy_terminal(OWNER, terminal.terminal_id)
         written = _everything_written(engine_dir)
-        transcript = engine.transcript(OWNER, cell.id).output
+        transcript = (await engine.transcript(OWNER, cell.id)).output
         events = "\n".join((await engine.events(OWNER, cell.id)).events)
         view = repr(engine.get_session(OWNER, cell.id))
     assert marker in transcript

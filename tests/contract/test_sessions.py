@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
 
 import pytest
 
 from k8e.engine import boxes
-from k8e.engine.boxes import Box
 from k8e.engine.engine import Engine
-from k8e.errors import Conflict, Denied, HostUnsupported, InvalidSpec, NotFound, SandboxFailed
+from k8e.errors import Conflict, Denied, HostUnsupported, NotFound
 from k8e.lifecycle import Phase
-from k8e.model import MIB, Claim, Command, Limits, Reason, Runtime, SessionSpec, Shell
+from k8e.model import MIB, Command, Limits, Reason, Runtime, SessionSpec, Shell
 from tests.support.cells import OWNER, Cell, CellFactory
-from tests.support.restartable_engine import RestartableEngine
 
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.not_bare
 async def test_a_fresh_session_has_what_programs_expect(cell: Cell) -> None:
     result = await cell.sh(
         "pwd; id -u; for d in /workspace /tmp $HOME; do echo x > $d/probe && cat $d/probe; done; "
@@ -31,6 +28,7 @@ async def test_a_fresh_session_has_what_programs_expect(cell: Cell) -> None:
     assert lines[-1] == "6"
 
 
+@pytest.mark.not_bare
 async def test_an_installed_package_can_be_imported(cell: Cell, wheel: bytes) -> None:
     await cell.write("/tmp/hello_wheel-1.0-py3-none-any.whl", wheel)
     install = await cell.sh("pip install --no-index /tmp/hello_wheel-1.0-py3-none-any.whl", timeout_s=120.0)
@@ -87,6 +85,7 @@ async def test_depth_is_one_and_children_end_with_their_parent(runtime: Runtime,
             parent.engine.get_session(OWNER, other.session_id)
 
 
+@pytest.mark.not_bare
 async def test_a_childs_files_count_to_the_parents_disk(runtime: Runtime, cells: CellFactory) -> None:
     async with cells(runtime, limits=Limits(disk_bytes=128 * MIB)) as parent:
         child = Cell(parent.engine, (await parent.engine.run_subagent(OWNER, parent.id)).session_id)
@@ -135,47 +134,6 @@ async def test_a_missing_runtime_is_refused_never_replaced(engine: Engine, runti
         await engine.create_session(OWNER, SessionSpec(runtime=runtime))
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "", " ", "x" * 200, "a\0b", "-x"])
-async def test_a_bad_tenant_is_refused_by_name(engine: Engine, name: str) -> None:
-    if name:
-        with pytest.raises(InvalidSpec, match="tenant"):
-            await engine.create_session(OWNER, SessionSpec(tenant=name))
-
-
-async def test_a_name_cannot_be_taken_twice(cells: CellFactory, engine: Engine) -> None:
-    async with cells(Runtime.CONTAINER, session_id="taken"):
-        with pytest.raises(Conflict, match="already exists"):
-            await engine.create_session(OWNER, SessionSpec(session_id="taken", runtime=Runtime.CONTAINER))
-
-
-async def test_an_expired_session_is_removed(engine: Engine) -> None:
-    view = await engine.create_session(OWNER, SessionSpec(runtime=Runtime.CONTAINER, limits=Limits(ttl_s=100)))
-    assert 0 < view.expires_at - time.time() <= 100
-    # Only now, so that its time is not over before it is handed out.
-    await engine.extend_session(OWNER, view.session_id, ttl_s=0.2)
-    await _until_gone(engine, view.session_id)
-
-
-async def test_an_idle_session_is_removed_but_not_while_it_works(engine: Engine) -> None:
-    view = await engine.create_session(OWNER, SessionSpec(runtime=Runtime.CONTAINER))
-    async with asyncio.TaskGroup() as group:
-        command = Command(what=Shell("sleep 3; echo done"))
-        busy = group.create_task(engine.exec(OWNER, view.session_id, command), name="busy")
-        while engine.get_session(OWNER, view.session_id).idle_at:
-            await asyncio.sleep(0)
-        # Only now, so that it is never idle for that long before it works.
-        await engine.extend_session(OWNER, view.session_id, idle_timeout_s=1.2)
-    assert busy.result().stdout == b"done\n"
-    await _until_gone(engine, view.session_id)
-
-
-async def test_an_extended_session_lives_on(engine: Engine) -> None:
-    view = await engine.create_session(OWNER, SessionSpec(runtime=Runtime.CONTAINER, limits=Limits(ttl_s=100)))
-    extended = await engine.extend_session(OWNER, view.session_id, ttl_s=500)
-    assert extended.expires_at > time.time() + 400
-    await engine.destroy_session(OWNER, view.session_id)
-
-
 async def test_a_lost_sandbox_is_said_to_be_lost(
     runtime: Runtime, cells: CellFactory, kill_sandbox: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,55 +148,3 @@ async def test_a_lost_sandbox_is_said_to_be_lost(
         assert result.outcome.reason is Reason.SANDBOX_LOST
         while cell.engine.get_session(OWNER, cell.id).phase is not Phase.FAILED:
             await asyncio.sleep(0.01)
-
-
-async def test_a_caller_that_leaves_during_create_leaves_no_session(engine: Engine) -> None:
-    before = {view.session_id for view in engine.list_sessions(OWNER)}
-    call = asyncio.ensure_future(engine.create_session(OWNER, SessionSpec(runtime=Runtime.CONTAINER)))
-    # Its name is taken at the very beginning of what takes long.
-    while engine.status().sessions == len(before):
-        await asyncio.sleep(0)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    async with asyncio.timeout(60):
-        while engine.status().sessions != len(before):
-            await asyncio.sleep(0.01)
-    assert {view.session_id for view in engine.list_sessions(OWNER)} == before
-
-
-async def _until_gone(engine: Engine, session_id: str) -> None:
-    async with asyncio.timeout(60):
-        while any(view.session_id == session_id for view in engine.list_sessions(OWNER)):
-            await asyncio.sleep(0.01)
-
-
-async def test_a_session_whose_first_sandbox_failed_is_written_down_with_the_second(
-    runtime: Runtime, restartable: RestartableEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configure, destroy, again, sandboxes = Box.configure, Box.destroy, asyncio.Event(), restartable.substrate
-
-    async def fail_once(box: Box, claim: Claim) -> None:
-        if [box.id] == sandboxes.made:
-            raise SandboxFailed("configure", "as the test wants it")
-        if box.id in sandboxes.made:
-            again.set()
-        await configure(box, claim)
-
-    async def leave_slowly(box: Box) -> None:
-        # Slower than the next try, if that does not wait.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(3):
-                await again.wait()
-        await destroy(box)
-
-    monkeypatch.setattr(Box, "configure", fail_once)
-    monkeypatch.setattr(Box, "destroy", leave_slowly)
-    async with restartable.open() as engine:
-        spec = SessionSpec(runtime=runtime, env={"WORD": "kept"})
-        cell = Cell(engine, (await engine.create_session(OWNER, spec)).session_id)
-        assert (await cell.sh("echo $WORD")).stdout == b"kept\n"
-    _failed, second = sandboxes.made
-    async with restartable.open() as engine:
-        assert [(view.session_id, view.sandbox) for view in engine.list_sessions(OWNER)] == [(cell.id, second)]
-        assert (await Cell(engine, cell.id).sh("echo $WORD")).stdout == b"kept\n"

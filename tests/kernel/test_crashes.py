@@ -14,17 +14,18 @@ import pytest
 
 from k8e.egress.client import EgressClient
 from k8e.engine.engine import Engine
-from k8e.engine.settings import EngineSettings, PoolSettings
+from k8e.engine.settings import EngineSettings
 from k8e.model import Command, Runtime, Shell
 from k8e.setup.provision import Provisioned
 from k8e.substrate.local.host import cgroup
 from k8e.substrate.local.unfinished import UNFINISHED
 from tests.support.cells import OWNER
 from tests.support.crashing import SCENARIOS, only
-from tests.support.engines import substrate_for
+from tests.support.engines import machine_for
 from tests.support.eventually import eventually
 from tests.support.leaks import Lend
 from tests.support.places import IMAGES_VARIABLE
+from tests.support.substrates import over
 from tests.support.traces import collect
 
 pytestmark = pytest.mark.anyio
@@ -43,10 +44,10 @@ def _play(data_dir: Path, scenario: str, runtime: Runtime, length: int) -> subpr
 
 async def _recover(data_dir: Path, runtime: Runtime, host: Provisioned) -> int:
     """Start again; how many sessions came back. Each of them must work, and afterwards nothing may remain."""
-    settings = EngineSettings(data_dir=data_dir, pool=PoolSettings(min=0, max=0))
+    settings = EngineSettings(data_dir=data_dir)
     async with (
         EgressClient.open(data_dir) as network,
-        Engine.open(settings, substrate_for(data_dir, only(runtime, host), network)) as engine,
+        Engine.open(settings, over(machine_for(data_dir, only(runtime, host), network))) as engine,
     ):
         views = engine.list_sessions(OWNER)
         for view in views:

@@ -15,8 +15,8 @@ from k8e.errors import DiskFull
 from k8e.model import GIB, MIB, Runtime, SandboxId, Template, WorkspaceId
 from k8e.setup.provision import Provisioned
 from k8e.substrate.local.layout import Layout
+from k8e.substrate.local.machine import LocalMachine
 from k8e.substrate.local.settings import LocalSettings
-from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support.bare_sandboxes import Bare, standin_settings
 from tests.support.eventually import eventually
 from tests.support.leaks import Lend
@@ -74,8 +74,8 @@ def _has_disks_in_use(place: Path) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _tended(settings: LocalSettings) -> AsyncIterator[LocalSubstrate]:
-    substrate = LocalSubstrate(settings)
+async def _tended(settings: LocalSettings) -> AsyncIterator[LocalMachine]:
+    substrate = LocalMachine(settings)
     async with asyncio.TaskGroup() as group:
         tending = group.create_task(substrate.tend(), name="tend")
         yield substrate
@@ -83,7 +83,7 @@ async def _tended(settings: LocalSettings) -> AsyncIterator[LocalSubstrate]:
 
 
 @pytest.fixture
-async def substrate(place: Path, host: Provisioned) -> AsyncIterator[LocalSubstrate]:
+async def substrate(place: Path, host: Provisioned) -> AsyncIterator[LocalMachine]:
     settings = standin_settings(place, host)
     async with _tended(_reserving(settings)) as substrate:
         yield substrate
@@ -94,7 +94,7 @@ def _reserving(settings: LocalSettings) -> LocalSettings:
 
 
 @contextlib.asynccontextmanager
-async def _box(substrate: LocalSubstrate, runtime: Runtime, disk_bytes: int = GIB) -> AsyncIterator[Bare]:
+async def _box(substrate: LocalMachine, runtime: Runtime, disk_bytes: int = GIB) -> AsyncIterator[Bare]:
     sandbox = SandboxId(f"t-{secrets.token_hex(6)}")
     try:
         await substrate.create(sandbox, Template(runtime=runtime, memory_bytes=GIB, disk_bytes=disk_bytes))
@@ -140,7 +140,7 @@ async def _is_told(box: Bare, most: int) -> bool:
 
 
 async def test_what_the_host_has_no_room_for_fails_inside_and_works_again_later(
-    substrate: LocalSubstrate, place: Path, runtime: Runtime
+    substrate: LocalMachine, place: Path, runtime: Runtime
 ) -> None:
     async with _box(substrate, runtime) as box, _box(substrate, runtime) as neighbour:
         assert await _fill(box, "/workspace/control", 5 * MIB) == ("all", 5 * MIB)
@@ -163,9 +163,7 @@ async def test_what_the_host_has_no_room_for_fails_inside_and_works_again_later(
         assert await neighbour.code(f"python3 -c '{_MAPPED}' /tmp/mapped") == 0
 
 
-async def test_several_that_write_at_once_lose_nothing(
-    substrate: LocalSubstrate, place: Path, runtime: Runtime
-) -> None:
+async def test_several_that_write_at_once_lose_nothing(substrate: LocalMachine, place: Path, runtime: Runtime) -> None:
     async with _box(substrate, runtime) as one, _box(substrate, runtime) as other:
         leave(place, RESERVE + 200 * MIB)
         await _until(lambda: _is_told(one, 200 * MIB))
@@ -175,7 +173,7 @@ async def test_several_that_write_at_once_lose_nothing(
 
 
 async def test_space_that_was_promised_at_once_counts_before_it_is_used(
-    substrate: LocalSubstrate, place: Path, runtime: Runtime
+    substrate: LocalMachine, place: Path, runtime: Runtime
 ) -> None:
     async with _box(substrate, runtime) as box:
         leave(place, RESERVE + 200 * MIB)
@@ -196,7 +194,7 @@ async def test_space_that_was_promised_at_once_counts_before_it_is_used(
 
 
 async def test_space_freed_inside_comes_back_to_the_host(
-    substrate: LocalSubstrate, place: Path, runtime: Runtime
+    substrate: LocalMachine, place: Path, runtime: Runtime
 ) -> None:
     async with _box(substrate, runtime) as box:
         before = box.paths.image.stat().st_blocks * 512
@@ -210,7 +208,7 @@ async def test_space_freed_inside_comes_back_to_the_host(
         await _until(is_back)
 
 
-async def test_no_sandbox_or_workspace_begins_on_the_reserve(substrate: LocalSubstrate, place: Path) -> None:
+async def test_no_sandbox_or_workspace_begins_on_the_reserve(substrate: LocalMachine, place: Path) -> None:
     async with _box(substrate, Runtime.CONTAINER):
         pass
     ballast = leave(place, RESERVE - MIB)

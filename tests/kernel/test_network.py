@@ -15,7 +15,7 @@ from k8e.egress.ruleset import GATEWAY
 from k8e.model import MIB, Claim, EgressMode, EgressPolicy, HostRule, NetRule, Runtime, SandboxId, Template
 from k8e.setup.provision import Provisioned
 from k8e.substrate.local.layout import Layout
-from k8e.substrate.local.substrate import LocalSubstrate
+from k8e.substrate.local.machine import LocalMachine
 from tests.support.bare_sandboxes import Bare, standin_settings
 from tests.support.engines import RUNTIMES
 from tests.support.upstreams import CLOSED, OPEN, Upstream
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def _started(data_dir: Path, host: Provisioned) -> AsyncIterator[LocalSubstrate]:
+async def _started(data_dir: Path, host: Provisioned) -> AsyncIterator[LocalMachine]:
     async with EgressClient.open(data_dir) as network:
-        yield LocalSubstrate(standin_settings(data_dir, host), network)
+        yield LocalMachine(standin_settings(data_dir, host), network)
 
 
-async def _boot(substrate: LocalSubstrate, runtime: Runtime) -> Bare:
+async def _boot(substrate: LocalMachine, runtime: Runtime) -> Bare:
     sandbox = SandboxId(f"t-{secrets.token_hex(6)}")
     await substrate.create(sandbox, Template(runtime=runtime, memory_bytes=256 * MIB, disk_bytes=64 * MIB))
     link = await substrate.dial(sandbox)

@@ -23,16 +23,17 @@ from k8e.audit import records
 from k8e.client import Gates, SandboxClient, SandboxError
 from k8e.doors.service import Service
 from k8e.engine.engine import Engine
-from k8e.engine.settings import EngineSettings, PoolSettings
+from k8e.engine.settings import EngineSettings
 from k8e.errors import Conflict, Denied, InvalidSpec, K8eError, NotFound
 from k8e.identity.callers import Role
 from k8e.model import Runtime, SessionSpec
 from k8e.setup.provision import Provisioned
 from tests.support.calls import StraightCall, as_key, as_uid, service_over
 from tests.support.cells import OWNER, Cell, CellFactory
-from tests.support.engines import substrate_for
+from tests.support.engines import machine_for
 from tests.support.leaks import Lend
 from tests.support.servers import NO_POOL, Server
+from tests.support.substrates import over
 
 pytestmark = pytest.mark.anyio
 
@@ -214,13 +215,13 @@ async def test_the_end_of_a_session_ends_its_questions_and_a_new_one_of_its_name
 
 
 async def test_a_restart_keeps_the_question_the_rule_and_the_answer(host: Provisioned, data_dir: Path) -> None:
-    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0))
-    async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
+    settings = EngineSettings(data_dir=data_dir / "engine")
+    async with Engine.open(settings, over(machine_for(data_dir, host))) as engine:
         kept = await engine.create_session(OWNER, AGENT_SPEC)
         service, box = service_over(engine, data_dir), Cell(engine, kept.session_id)
         waiting, decided = await _ask(service, box), await _ask(service, box)
         await _decide(service, PERSON, decided)
-    async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
+    async with Engine.open(settings, over(machine_for(data_dir, host))) as engine:
         service = service_over(engine, data_dir)
         assert (await _confirmed(service, decided)).approved
         with pytest.raises(Denied):

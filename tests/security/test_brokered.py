@@ -16,16 +16,17 @@ from k8e.egress.authority import Authority
 from k8e.egress.client import EgressClient
 from k8e.egress.layout import Home
 from k8e.engine.engine import Engine
-from k8e.engine.settings import EgressSettings, EngineSettings, PoolSettings
+from k8e.engine.settings import EgressSettings, EngineSettings
 from k8e.errors import InvalidSpec
 from k8e.identity.sealing import FileSealer
 from k8e.model import Brokered, Code, Command, EgressMode, Language, Runtime, SessionSpec
 from k8e.setup.provision import Provisioned
 from tests.support import named_daemon
 from tests.support.cells import OWNER, Cell, open_cell
-from tests.support.engines import substrate_for
+from tests.support.engines import machine_for
 from tests.support.https_hosts import Told, serve_http, serve_https
 from tests.support.leaks import Lend
+from tests.support.substrates import over
 from tests.support.upstreams import upstream
 from tests.support.written import contents
 
@@ -50,12 +51,13 @@ class World:
     async def engine(self) -> AsyncIterator[Engine]:
         settings = EngineSettings(
             data_dir=self.data_dir / "engine",
-            pool=PoolSettings(min=0, max=1),
             egress=EgressSettings(ca_bundle=self.public.certificate.encode()),
         )
         async with EgressClient.open(self.data_dir, trust=self.public.certificate.encode()) as network:
             sealer = FileSealer(self.data_dir / "secrets.key")
-            async with Engine.open(settings, substrate_for(self.data_dir, self.host, network), sealer) as engine:
+            async with Engine.open(
+                settings, over(machine_for(self.data_dir, self.host, network), max=1), sealer
+            ) as engine:
                 yield engine
 
 

@@ -29,17 +29,18 @@ from k8e.egress.layout import Home
 from k8e.egress.links import Slot
 from k8e.egress.ruleset import GATEWAY, PROXY_PORT, address
 from k8e.engine.engine import Engine
-from k8e.engine.settings import EngineSettings, PoolSettings
+from k8e.engine.settings import EngineSettings
 from k8e.model import Argv, Command, Decision, Limits, Outcome, Runtime, SandboxId, Verdict
 from k8e.setup.provision import Provisioned
 from tests.support import escapee, named_daemon
 from tests.support.cells import OWNER, Cell, open_cell
-from tests.support.engines import RUNTIMES, substrate_for
+from tests.support.engines import RUNTIMES, machine_for
 from tests.support.hellos import client_hello, in_records
 from tests.support.https_hosts import Told, serve_http
 from tests.support.leaks import Lend
 from tests.support.networked import TALK, World
 from tests.support.servers import Server
+from tests.support.substrates import over
 from tests.support.taps import tap
 from tests.support.upstreams import Upstream, upstream
 from tests.support.wires import Wire, checksum, ipv4, udp
@@ -617,10 +618,10 @@ class Ring:
 async def ring(host: Provisioned, lend: Lend, anyio_backend: object) -> AsyncIterator[Ring]:
     data_dir = lend("ring")
     daemon = named_daemon.start(data_dir, addresses=2)
-    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0))
+    settings = EngineSettings(data_dir=data_dir / "engine")
     async with (
         EgressClient.open(data_dir) as network,
-        Engine.open(settings, substrate_for(data_dir, host, network)) as engine,
+        Engine.open(settings, over(machine_for(data_dir, host, network))) as engine,
     ):
         yield Ring(engine, network, data_dir)
         await engine.destroy_all()

@@ -17,7 +17,7 @@ from k8e.doors.service import Service
 from k8e.engine.engine import Engine
 from k8e.engine.files import Files
 from k8e.engine.gatekeeper import GateStep
-from k8e.engine.settings import EngineSettings, PoolSettings
+from k8e.engine.settings import EngineSettings
 from k8e.errors import Conflict, Denied, InvalidSpec, NotFound, SandboxLost
 from k8e.identity.callers import Role
 from k8e.model import Gates, Runtime, SecretRef, SessionSpec
@@ -25,7 +25,8 @@ from k8e.setup.provision import Provisioned
 from tests.support.at_gates import AGENT, at_gate, decide, outcome, pending, waiting
 from tests.support.calls import StraightCall, as_key, as_uid, service_over
 from tests.support.cells import OWNER, Cell, CellFactory
-from tests.support.engines import substrate_for
+from tests.support.engines import machine_for
+from tests.support.substrates import over
 
 pytestmark = pytest.mark.anyio
 
@@ -640,11 +641,9 @@ async def test_a_secret_that_changes_which_program_runs_is_seen_in_the_question(
 
 async def test_the_servers_gates_are_every_sessions_and_steps_are_told(host: Provisioned, data_dir: Path) -> None:
     steps: list[tuple[str, str, str]] = []
-    settings = EngineSettings(
-        data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0), gates=Gates(egress=True, write_paths=("deploy",))
-    )
+    settings = EngineSettings(data_dir=data_dir / "engine", gates=Gates(egress=True, write_paths=("deploy",)))
     told = lambda step, question: steps.append((step, question.asked_by, question.decided_by))  # noqa: E731
-    async with Engine.open(settings, substrate_for(data_dir, host), at_gate=told) as engine:
+    async with Engine.open(settings, over(machine_for(data_dir, host)), at_gate=told) as engine:
         service = service_over(engine, data_dir)
         made = await engine.create_session(OWNER, SessionSpec(runtime=Runtime.CONTAINER))
         cell = Cell(engine, made.session_id)
@@ -671,10 +670,8 @@ async def test_the_servers_gates_are_every_sessions_and_steps_are_told(host: Pro
 async def test_a_call_that_nobody_decides_is_refused_with_what_was_asked_and_how_to_see_it(
     host: Provisioned, data_dir: Path
 ) -> None:
-    settings = EngineSettings(
-        data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0), gates=Gates(egress=True), approval_s=0.1
-    )
-    async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
+    settings = EngineSettings(data_dir=data_dir / "engine", gates=Gates(egress=True), approval_s=0.1)
+    async with Engine.open(settings, over(machine_for(data_dir, host))) as engine:
         spec = SessionSpec(runtime=Runtime.CONTAINER, allowed_hosts=("new.example",))
         with pytest.raises(Denied) as caught:
             await engine.create_session(OWNER, spec)
@@ -685,9 +682,9 @@ async def test_a_call_that_nobody_decides_is_refused_with_what_was_asked_and_how
 
 
 async def test_a_restart_keeps_the_gates_and_ends_the_questions(host: Provisioned, data_dir: Path) -> None:
-    settings = EngineSettings(data_dir=data_dir / "engine", pool=PoolSettings(min=0, max=0))
+    settings = EngineSettings(data_dir=data_dir / "engine")
     spec = SessionSpec(runtime=Runtime.CONTAINER, tenant="kept", gates=EVERYTHING)
-    async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
+    async with Engine.open(settings, over(machine_for(data_dir, host))) as engine:
         service, made = service_over(engine, data_dir), await engine.create_session(OWNER, spec)
         cell = Cell(engine, made.session_id)
         lost = asyncio.ensure_future(written(service, cell, f"{GATE}/app"))
@@ -695,7 +692,7 @@ async def test_a_restart_keeps_the_gates_and_ends_the_questions(host: Provisione
         lost.cancel()
         with pytest.raises(asyncio.CancelledError):
             await lost
-    async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
+    async with Engine.open(settings, over(machine_for(data_dir, host))) as engine:
         service, cell = service_over(engine, data_dir), Cell(engine, made.session_id)
         assert not await pending(service)
         with pytest.raises((Conflict, NotFound)):
@@ -705,7 +702,7 @@ async def test_a_restart_keeps_the_gates_and_ends_the_questions(host: Provisione
             await decide(service, again)
         assert task.result().ok
         await engine.destroy_session(OWNER, cell.id)
-    async with Engine.open(settings, substrate_for(data_dir, host)) as engine:
+    async with Engine.open(settings, over(machine_for(data_dir, host))) as engine:
         service = service_over(engine, data_dir)
         delete = service.answer("DeleteWorkspace", AGENT, pb.DeleteWorkspaceRequest(tenant_id="kept"))
         async with at_gate(delete, service) as (task, asked):

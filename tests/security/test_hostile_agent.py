@@ -23,17 +23,19 @@ from typing import cast
 import pytest
 
 from k8e.doors.service.errors import answer_for
+from k8e.engine import ports as engine_ports
 from k8e.engine.backoff import DEFAULT_BACKOFF, BackoffSettings
 from k8e.engine.boxes import Box
 from k8e.engine.commands import processes
 from k8e.engine.execs import ExecStream
 from k8e.engine.files import Files
+from k8e.engine.ports import Ports
 from k8e.engine.session import Session
 from k8e.engine.substrate import Substrate
-from k8e.engine.tasks import Tasks
 from k8e.engine.terminals import Terminal
 from k8e.errors import K8eError, SandboxFailed
-from k8e.model import MIB, Death, Outcome, Reason, SandboxId, Template, TerminalId
+from k8e.model import MIB, Outcome, Reason, SandboxId, TerminalId
+from k8e.tasks import Tasks
 from k8e.wire import frames
 from k8e.wire.aio import Link
 from k8e.wire.items import Opened
@@ -123,25 +125,14 @@ class _OneSandbox:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._dead = asyncio.Event()
         self.dials = 0
 
-    async def dial(self, sandbox: SandboxId) -> Link:
+    async def connect(self, sandbox: SandboxId) -> Link:
         self.dials += 1
         return await Link.dial(self._path, timeout_s=60)
 
-    async def death(self, sandbox: SandboxId) -> Death:
-        await self._dead.wait()
-        return Death(detail="removed")
-
-    async def out_of_memory(self, sandbox: SandboxId) -> None:
-        await asyncio.Event().wait()
-
-    async def destroy(self, sandbox: SandboxId) -> None:
-        self._dead.set()
-
-    def oom_kills(self, sandbox: SandboxId) -> int:
-        return 0
+    async def release(self, sandbox: SandboxId) -> None:
+        """It is gone as soon as nobody dials it."""
 
 
 @contextlib.contextmanager
@@ -158,7 +149,7 @@ def _box(impostor: _Impostor, tasks: Tasks) -> Box:
 
 
 def _box_in(sandbox: _OneSandbox, tasks: Tasks, *, backoff: BackoffSettings = DEFAULT_BACKOFF) -> Box:
-    return Box(SandboxId("sb-x"), Template(), cast("Substrate", sandbox), tasks, backoff=backoff)
+    return Box(SandboxId("sb-x"), cast("Substrate", sandbox), tasks, backoff=backoff)
 
 
 def _honest(mux: Mux, number: int, item: Opened) -> None:
@@ -296,6 +287,8 @@ class _InSession:
     box: Box
     session_id: str = "s-x"
     last_used: float = 0.0
+    busy: int = 0
+    ports: int = 0
 
     def live_box(self) -> Box:
         return self.box
@@ -595,6 +588,116 @@ async def test_no_more_of_a_file_is_taken_than_was_asked_for(tmp_path: Path, sen
                     size += len(chunk)
             assert size <= 4096
             assert not is_believed or size == sent
+
+
+def _says(*said: tuple[str, object]) -> Answer:
+    """What an agent says to whoever wants a connection: events, data on a channel, or an end."""
+
+    def answer(mux: Mux, number: int, item: Opened) -> bytes:
+        frame = b""
+        for what, value in said:
+            if what == "end":
+                frame += frames.frame(number, frames.END, json.dumps({"result": value}).encode())
+            elif what == "error":
+                frame += frames.frame(number, frames.END, json.dumps({"error": value}).encode())
+            elif what == "data":
+                channel, offset, payload = cast("tuple[int, int, bytes]", value)
+                frame += frames.data_head(number, channel, offset, len(payload)) + payload
+            elif what == "eof":
+                frame += frames.offset_frame(number, frames.EOF, 1, cast("int", value))
+            else:
+                frame += frames.frame(number, frames.EVENT, json.dumps({"event": what, "fields": value}).encode())
+        return frame
+
+    return answer
+
+
+async def _exchanged(box: Box, session: _InSession) -> bytes:
+    """Everything that a connection has to say, to both ends."""
+    connection = await Ports(per_session=1).open(cast("Session", session), 80)
+    try:
+        said = b"".join([piece async for piece in connection])
+        await connection.ended()
+    finally:
+        await connection.close()
+    return said
+
+
+CONNECTED: tuple[str, object] = ("connected", {})
+
+
+async def test_the_control_an_honest_agents_connection_is_believed(tmp_path: Path) -> None:
+    answer = _says(CONNECTED, ("data", (1, 0, b"hello")), ("eof", 5), ("end", {}))
+    with _impostor(tmp_path, answer) as impostor:
+        async with Tasks() as tasks:
+            session = _InSession(_box(impostor, tasks))
+            assert await _exchanged(session.box, session) == b"hello"
+            assert (session.busy, session.ports) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [("end", {})],
+        [("noise", {"port": 80})],
+        [("data", (1, 0, b"too early"))],
+        [("eof", 0)],
+        [CONNECTED, ("end", {})],
+        [CONNECTED, CONNECTED],
+        [CONNECTED, ("noise", {"x": "y" * 1000})],
+        [CONNECTED, ("data", (2, 0, b"on no channel of ours"))],
+        [CONNECTED, ("data", (1, 0, b""))],
+        [CONNECTED, ("eof", 0), ("noise", {})],
+        [CONNECTED, ("error", {"code": ["x"], "message": "\ud800" + "x" * 10_000})],
+        [("error", {"code": "nobody knows it", "message": 7})],
+    ],
+    ids=lambda said: "-".join(what for what, _ in said),
+)
+async def test_nonsense_about_a_connection_is_an_error_of_that_connection(
+    tmp_path: Path, said: list[tuple[str, object]]
+) -> None:
+    with _impostor(tmp_path, _says(*said)) as impostor:
+        async with Tasks() as tasks:
+            session = _InSession(_box(impostor, tasks))
+            with pytest.raises(SandboxFailed) as raised:
+                async with asyncio.timeout(PATIENCE_S):
+                    await _exchanged(session.box, session)
+            assert answer_for(raised.value)[1].encode()
+            assert (session.busy, session.ports) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [CONNECTED, *(("data", (1, at * 262144, bytes(262144))) for at in range(5))],
+        [CONNECTED, ("data", (1, 7, b"from nowhere")), ("data", (1, 7, b"again"))],
+        [CONNECTED, *(("noise", {"x": "y" * 60_000}) for _ in range(30))],
+    ],
+    ids=["more than its window", "offsets that lie", "events without end"],
+)
+async def test_an_agent_that_overruns_a_connection_loses_its_link(
+    tmp_path: Path, said: list[tuple[str, object]]
+) -> None:
+    with _impostor(tmp_path, _says(*said)) as impostor:
+        async with Tasks() as tasks:
+            session = _InSession(_box(impostor, tasks))
+            with pytest.raises(SandboxFailed):
+                async with asyncio.timeout(PATIENCE_S):
+                    await _exchanged(session.box, session)
+            assert (session.busy, session.ports) == (0, 0)
+
+
+async def test_an_agent_that_never_answers_is_waited_for_only_so_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_ports, "_CONNECT_TIMEOUT_S", 0.2)
+    with _impostor(tmp_path, lambda *_: None) as impostor:
+        async with Tasks() as tasks:
+            session = _InSession(_box(impostor, tasks))
+            with pytest.raises(SandboxFailed, match="connect to port 80: the sandbox's agent does not answer"):
+                async with asyncio.timeout(PATIENCE_S):
+                    await _exchanged(session.box, session)
+            assert (session.busy, session.ports) == (0, 0)
 
 
 def _gifts(opened: Descriptors) -> list[int]:

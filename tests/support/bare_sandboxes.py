@@ -14,8 +14,8 @@ import pytest
 from k8e.model import MIB, Runtime, SandboxId, Template
 from k8e.setup.provision import Provisioned
 from k8e.substrate.local.layout import Layout, SandboxPaths
+from k8e.substrate.local.machine import LocalMachine
 from k8e.substrate.local.settings import LocalSettings
-from k8e.substrate.local.substrate import LocalSubstrate
 from k8e.wire.aio import Link
 from tests.support.leaks import Lend
 
@@ -31,7 +31,7 @@ class Bare:
 
     id: SandboxId
     link: Link
-    substrate: LocalSubstrate
+    substrate: LocalMachine
     paths: SandboxPaths
 
     async def sh(self, text: str) -> str:
@@ -66,12 +66,12 @@ def standin_settings(data_dir: Path, host: Provisioned) -> LocalSettings:
 
 
 @pytest.fixture(scope="session")
-def substrate(host: Provisioned, lend: Lend) -> LocalSubstrate:
-    return LocalSubstrate(standin_settings(lend("bare"), host))
+def substrate(host: Provisioned, lend: Lend) -> LocalMachine:
+    return LocalMachine(standin_settings(lend("bare"), host))
 
 
 @pytest.fixture
-def boxes(substrate: LocalSubstrate) -> Boxes:
+def boxes(substrate: LocalMachine) -> Boxes:
     """Makes sandboxes: `async with boxes(runtime) as box`."""
 
     @asynccontextmanager

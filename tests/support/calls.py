@@ -10,8 +10,8 @@ from typing import Any
 from google.protobuf.message import Message
 
 from k8e.byte_budget import ByteBudget, ByteReservation
-from k8e.doors.engine import Engine
 from k8e.doors.service import IdentityRpcs, ServerFacts, Service
+from k8e.engine.engine import Engine
 from k8e.identity import Office
 from k8e.identity.callers import Caller, Role
 from k8e.model import OwnerId, SessionSpec

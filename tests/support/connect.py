@@ -176,7 +176,7 @@ async def connect_door(
     requests: ByteBudget | None = None,
     **bounds: int | float,
 ) -> AsyncIterator[ConnectDoor]:
-    """The JSON door over the fake engine, beside the gRPC door."""
+    """The JSON door over the real engine on bare sandboxes, beside the gRPC door."""
     async with open_door(root, steps=steps, answers=answers, requests=requests) as door:
         path = root / "server" / "k8e.sock"
         async with serve(door.edge, path=path, bounds=Bounds(**bounds)):  # type: ignore[arg-type]  # any of them

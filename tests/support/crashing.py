@@ -17,15 +17,16 @@ from typing import Any
 
 from k8e.egress.client import EgressClient
 from k8e.engine.engine import Engine
-from k8e.engine.settings import EngineSettings, PoolSettings
+from k8e.engine.settings import EngineSettings
 from k8e.engine.store import Store
 from k8e.model import Command, Runtime, SessionSpec, Shell
 from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Stderr
 from k8e.substrate.local.host import mount
 from tests.support.cells import OWNER
-from tests.support.engines import substrate_for
+from tests.support.engines import machine_for
 from tests.support.places import TOOLS_DIR
+from tests.support.substrates import over
 
 __all__ = ["SCENARIOS", "Fuse", "only"]
 
@@ -72,12 +73,12 @@ def only(runtime: Runtime, host: Provisioned) -> Provisioned:
 
 async def _play(data_dir: Path, scenario: str, runtime: Runtime, fuse: Fuse) -> None:
     host = only(runtime, ensure(TOOLS_DIR, Stderr(), env=os.environ))
-    pool = PoolSettings(min=1 if scenario in ("claim", "refill") else 0)
+    ready = 1 if scenario in ("claim", "refill") else 0
     template = SessionSpec(runtime=runtime).template()
-    settings = EngineSettings(data_dir=data_dir, default=template, pool=pool)
+    settings = EngineSettings(data_dir=data_dir, default=template)
     async with (
         EgressClient.open(data_dir) as network,
-        Engine.open(settings, substrate_for(data_dir, host, network)) as engine,
+        Engine.open(settings, over(machine_for(data_dir, host, network), min=ready, max=16)) as engine,
     ):
         spec = SessionSpec(runtime=runtime, tenant="kept" if scenario == "claim" else "")
         if scenario == "refill":

@@ -1,4 +1,4 @@
-"""The gRPC door over the fake engine, in this process or in one of its own."""
+"""The gRPC door over the real engine on bare sandboxes, in this process or in one of its own."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from k8e.byte_budget import ByteBudget
 from k8e.client.discovery import Target
@@ -24,17 +25,22 @@ from k8e.doors.grpc import Address, Door, FrontSettings, listening, serve
 from k8e.doors.service import Edge, IdentityRpcs, McpRpcs, ServerFacts, Service
 from k8e.doors.service.edge import Step
 from k8e.doors.service.presence import IN_PERSON, Presence
+from k8e.engine.engine import Engine
+from k8e.engine.settings import EgressSettings, EngineSettings
 from k8e.identity import KeyRing, Office, ServerCertificate, SocketTable, ensure_server_certificate
+from k8e.identity.sealing import FileSealer
 from k8e.inside import InsideMcp
 from k8e.locks import show
 from k8e.mcp.host import Host
-from k8e.model import SessionSpec
-from tests.support.fake_engine import FakeEngine
+from k8e.model import Gates, SessionSpec
+from tests.support.bare_machine import BareMachine
+from tests.support.substrates import over
 
-__all__ = ["Clock", "OpenDoor", "open_door", "server_process"]
+__all__ = ["Clock", "OpenDoor", "open_door", "open_engine", "open_server", "server_process"]
 
 NAMES = ("localhost", "127.0.0.1", "::1")
 FRONT = FrontSettings()
+NO_GATES = Gates()
 PATIENCE_S = 60.0
 
 
@@ -51,7 +57,8 @@ class Clock:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenDoor:
     target: Target
-    engine: FakeEngine
+    engine: Engine
+    machine: BareMachine
     stopped: asyncio.Event
     door: Door
     edge: Edge
@@ -76,16 +83,21 @@ async def open_door(
     presence: Presence = IN_PERSON,
     max_mcp_chars: int = 0,
     undrained: Callable[[], None] = lambda: None,
+    gates: Gates = NO_GATES,
+    shown: Path | None = None,
 ) -> AsyncIterator[OpenDoor]:
-    """A served door on a free port; sessions live under `root`."""
+    """A served door on a free port; sessions live under `root`, and `gates` are those of all of them.
+
+    `shown` (or else `root`) is inside every sandbox under the same path.
+    """
     tls, stopped, clock = root / "server" / "tls", asyncio.Event(), Clock()
     now = datetime.datetime.now(datetime.UTC)
     credentials = ensure_server_certificate(tls, names=NAMES, now=now)
     office = Office.open(root / "server", clock=clock)
     with contextlib.closing(SocketTable()) as sockets, listening([Address(host, 0)]) as places:
         keeper = office.doorkeeper(sockets=sockets if loopback else None, operator=os.geteuid())
-        async with asyncio.TaskGroup() as group:
-            engine = FakeEngine(root / "engine", group)
+        machine = BareMachine(root / "substrate", shown=shown or root)
+        async with asyncio.TaskGroup() as group, open_engine(root / "engine", machine, gates=gates) as engine:
             mcp = InsideMcp(office.keys, grace_s=mcp_grace_s)
             service = Service(
                 engine,
@@ -108,6 +120,7 @@ async def open_door(
                 yield OpenDoor(
                     target=Target(endpoint=str(door.bound[0]), found="test", roots=credentials.ca),
                     engine=engine,
+                    machine=machine,
                     stopped=stopped,
                     door=door,
                     edge=edge,
@@ -118,7 +131,18 @@ async def open_door(
                     agents=agents,
                 )
                 agents.leave()
-            await engine.close()
+
+
+@asynccontextmanager
+async def open_engine(directory: Path, machine: BareMachine, **settings: Any) -> AsyncIterator[Engine]:
+    """An engine that keeps no warm sandboxes, and in the end none at all."""
+    chosen = EngineSettings(data_dir=directory, egress=EgressSettings(rules=()), **settings)
+    directory.mkdir(parents=True, exist_ok=True)
+    async with Engine.open(chosen, over(machine), FileSealer(directory / "secrets.key")) as engine:
+        try:
+            yield engine
+        finally:
+            await engine.destroy_all()
 
 
 def facts(root: Path, stopped: asyncio.Event, fingerprint: str, max_mcp_chars: int) -> ServerFacts:
@@ -151,17 +175,28 @@ def server_process(root: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.stdout.close()
 
 
-async def main(root: Path) -> None:
-    async with open_door(root) as door, serve_connect(door.edge, path=root / "server" / "k8e.sock") as connect:
-        stack = contextlib.ExitStack()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, door.stopped.set)
+@asynccontextmanager
+async def open_server(root: Path) -> AsyncIterator[OpenDoor]:
+    """A door that clients find through `K8E_DATA_DIR=root`, also by its unix socket.
+
+    Its sandboxes see what is beside `root`: the directories of the tests that share the server.
+    """
+    async with (
+        open_door(root, shown=root.parent) as door,
+        serve_connect(door.edge, path=root / "server" / "k8e.sock") as connect,
+    ):
         doors = {"pid": os.getpid(), "doors": {"grpc": f"grpcs://{door.target.endpoint}", "connect": connect}}
-        stack.enter_context(show(root / "server" / "lock"))
-        (root / "server" / "server.json").write_text(json.dumps(doors))
+        with show(root / "server" / "lock"):
+            (root / "server" / "server.json").write_text(json.dumps(doors))
+            yield door
+
+
+async def main(root: Path) -> None:
+    async with open_server(root) as door:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, door.stopped.set)
         with contextlib.suppress(BrokenPipeError):
             print("ready", flush=True)
-        with stack:
-            await door.stopped.wait()
+        await door.stopped.wait()
 
 
 if __name__ == "__main__":

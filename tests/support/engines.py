@@ -13,19 +13,20 @@ import pytest
 
 from k8e.egress.client import EgressClient
 from k8e.engine.engine import Engine
-from k8e.engine.settings import EngineSettings, PoolSettings
+from k8e.engine.settings import EngineSettings
 from k8e.identity.sealing import FileSealer
 from k8e.model import Runtime
 from k8e.server import local_settings
 from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Stderr
+from k8e.substrate.local.machine import LocalMachine
 from k8e.substrate.local.network import Network
-from k8e.substrate.local.substrate import LocalSubstrate
 from tests.support.cells import Cell, CellFactory, open_cell
 from tests.support.leaks import Lend
 from tests.support.places import TOOLS_DIR
 from tests.support.prepared_images import use_prepared_images
+from tests.support.substrates import over
 
 __all__ = [
     "RUNTIMES",
@@ -34,12 +35,15 @@ __all__ = [
     "cells",
     "engine",
     "engine_dir",
-    "engine_substrate",
+    "engine_machine",
     "host",
     "library",
+    "local_dir",
+    "local_engine",
+    "local_machine",
+    "machine_for",
     "runtime",
     "shared_cells",
-    "substrate_for",
 ]
 
 RUNTIMES = (Runtime.GVISOR, Runtime.CONTAINER)
@@ -51,38 +55,58 @@ def host() -> Provisioned:
     return ensure(TOOLS_DIR, Stderr(), env=os.environ)
 
 
-def substrate_for(data_dir: Path, host: Provisioned, network: Network | None = None) -> LocalSubstrate:
+def machine_for(data_dir: Path, host: Provisioned, network: Network | None = None) -> LocalMachine:
     use_prepared_images(data_dir)
-    return LocalSubstrate(local_settings(ServerSettings(data_dir=data_dir), host), network)
+    return LocalMachine(local_settings(ServerSettings(data_dir=data_dir), host), network)
 
 
 @pytest.fixture(scope="session")
-def engine_dir(lend: Lend) -> Path:
-    """The data directory of `engine`."""
+def local_dir(lend: Lend) -> Path:
+    """The data directory of `local_engine`."""
     return lend("engine")
 
 
 @pytest.fixture(scope="session")
-def library(engine_dir: Path) -> Path:
-    """Where `engine` looks for images by name."""
-    path = engine_dir / "images" / "library"
+def library(local_dir: Path) -> Path:
+    """Where `local_engine` looks for images by name."""
+    path = local_dir / "images" / "library"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 @pytest.fixture(scope="session")
-async def engine_substrate(host: Provisioned, engine_dir: Path, anyio_backend: object) -> AsyncIterator[LocalSubstrate]:
-    """Where `engine` has its sandboxes."""
-    async with EgressClient.open(engine_dir) as network:
-        yield substrate_for(engine_dir, host, network)
+async def local_machine(host: Provisioned, local_dir: Path, anyio_backend: object) -> AsyncIterator[LocalMachine]:
+    """Where `local_engine` has its sandboxes."""
+    async with EgressClient.open(local_dir) as network:
+        yield machine_for(local_dir, host, network)
 
 
 @pytest.fixture(scope="session")
-async def engine(engine_substrate: LocalSubstrate, engine_dir: Path, anyio_backend: object) -> AsyncIterator[Engine]:
-    settings = EngineSettings(data_dir=engine_dir, pool=PoolSettings(min=1, max=2))
-    async with Engine.open(settings, engine_substrate, FileSealer(engine_dir / "secrets.key")) as engine:
+async def local_engine(local_machine: LocalMachine, local_dir: Path, anyio_backend: object) -> AsyncIterator[Engine]:
+    settings = EngineSettings(data_dir=local_dir)
+    async with Engine.open(
+        settings, over(local_machine, min=1, max=2), FileSealer(local_dir / "secrets.key")
+    ) as engine:
         yield engine
         await engine.destroy_all()
+
+
+# The engine that a test has unless its folder chooses another.
+
+
+@pytest.fixture(scope="session")
+def engine_dir(local_dir: Path) -> Path:
+    return local_dir
+
+
+@pytest.fixture(scope="session")
+def engine_machine(local_machine: LocalMachine) -> LocalMachine:
+    return local_machine
+
+
+@pytest.fixture(scope="session")
+def engine(local_engine: Engine) -> Engine:
+    return local_engine
 
 
 @pytest.fixture(params=RUNTIMES, ids=str)

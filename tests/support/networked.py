@@ -18,17 +18,18 @@ import pytest
 from k8e.egress import defaults
 from k8e.egress.client import EgressClient
 from k8e.engine.engine import Engine
-from k8e.engine.settings import EngineSettings, PoolSettings
+from k8e.engine.settings import EngineSettings
 from k8e.identity.sealing import FileSealer
 from k8e.model import Runtime
 from k8e.server import bundle_file, egress_settings, local_settings
 from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned
-from k8e.substrate.local.substrate import LocalSubstrate
+from k8e.substrate.local.machine import LocalMachine
 from tests.support import named_daemon
 from tests.support.cells import Cell, CellFactory, open_cell
 from tests.support.leaks import Lend
 from tests.support.prepared_images import use_prepared_images
+from tests.support.substrates import over
 from tests.support.upstreams import Upstream, upstream
 
 __all__ = ["HTTPS", "TALK", "World", "far", "networked", "reaching", "serve_files", "world"]
@@ -56,7 +57,6 @@ async def world(host: Provisioned, lend: Lend, anyio_backend: object) -> AsyncIt
     server = ServerSettings(data_dir=data_dir)
     settings = EngineSettings(
         data_dir=data_dir / "engine",
-        pool=PoolSettings(min=1, max=2),
         egress=egress_settings(server, registries),
     )
     daemon = named_daemon.start(data_dir)
@@ -66,8 +66,8 @@ async def world(host: Provisioned, lend: Lend, anyio_backend: object) -> AsyncIt
     files = bundle_file(data_dir, registries)
     async with EgressClient.open(data_dir, trust=registries.ca_bundle) as network:
         use_prepared_images(data_dir)
-        substrate = LocalSubstrate(local_settings(server, host, files=files), network)
-        async with Engine.open(settings, substrate, FileSealer(data_dir / "secrets.key")) as engine:
+        substrate = LocalMachine(local_settings(server, host, files=files), network)
+        async with Engine.open(settings, over(substrate, min=1, max=2), FileSealer(data_dir / "secrets.key")) as engine:
             yield World(engine, data_dir)
             await engine.destroy_all()
     reaper.join()

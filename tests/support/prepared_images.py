@@ -17,7 +17,7 @@ from k8e.settings import ServerSettings
 from k8e.setup.provision import ensure
 from k8e.setup.report import Stderr
 from k8e.substrate.local.layout import Layout
-from k8e.substrate.local.substrate import LocalSubstrate
+from k8e.substrate.local.machine import LocalMachine
 from tests.support.places import IMAGES_VARIABLE, TOOLS_DIR
 
 __all__ = ["use_prepared_images"]
@@ -37,7 +37,7 @@ def use_prepared_images(data_dir: Path) -> None:
 
 async def _prepare(data_dir: Path) -> None:
     host = ensure(TOOLS_DIR, Stderr(), env=os.environ)
-    substrate = LocalSubstrate(local_settings(ServerSettings(data_dir=data_dir), host))
+    substrate = LocalMachine(local_settings(ServerSettings(data_dir=data_dir), host))
     sandbox = SandboxId("prepares-images")
     try:
         await substrate.create(sandbox, Template(runtime=Runtime.GVISOR if host.runsc else Runtime.CONTAINER))

@@ -7,7 +7,7 @@ keeps no warm ones: what is made is made for the test.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -15,13 +15,13 @@ from typing import Any, TypeAlias, cast
 import pytest
 
 from k8e.engine.engine import Engine
-from k8e.engine.settings import EngineSettings, PoolSettings
+from k8e.engine.settings import EngineSettings
 from k8e.engine.store import Change, Store
-from k8e.engine.substrate import Substrate
 from k8e.identity.sealing import FileSealer
 from k8e.model import Decision, SandboxId, Template
-from k8e.substrate.local.substrate import LocalSubstrate
+from k8e.substrate.machine import Machine
 from tests.support.cells import OWNER, Cell
+from tests.support.substrates import over
 
 __all__ = ["AtWriting", "OwnSandboxes", "RestartableEngine", "Write", "restartable"]
 
@@ -31,9 +31,9 @@ AtWriting: TypeAlias = Callable[[Write], Awaitable[None]]
 
 
 class OwnSandboxes:
-    """A substrate as one of several engines sees it: what the others have there is not its to find, or to remove."""
+    """A machine as one of several engines sees it: what the others have there is not its to find, or to remove."""
 
-    def __init__(self, shared: Substrate) -> None:
+    def __init__(self, shared: Machine) -> None:
         self._shared = shared
         self.made: list[SandboxId] = []
         """All of them, also those that are gone."""
@@ -48,11 +48,17 @@ class OwnSandboxes:
     async def survivors(self) -> frozenset[SandboxId]:
         return await self._shared.survivors() & frozenset(self.made)
 
+    async def warm(self) -> Mapping[SandboxId, Template]:
+        return {sandbox: template for sandbox, template in (await self._shared.warm()).items() if sandbox in self.made}
+
     async def decisions(self) -> AsyncIterator[Decision]:
         """None: they have one consumer, and that is the shared engine."""
         await asyncio.Event().wait()
         for decision in list[Decision]():
             yield decision
+
+    async def settle_decisions(self) -> None:
+        return
 
     async def clear(self) -> None:
         for sandbox in await self.survivors():
@@ -62,9 +68,9 @@ class OwnSandboxes:
 class RestartableEngine:
     """One data directory, and whichever engine is open on it now."""
 
-    def __init__(self, directory: Path, substrate: OwnSandboxes) -> None:
+    def __init__(self, directory: Path, machine: OwnSandboxes) -> None:
         self.directory = directory
-        self.substrate = substrate
+        self.machine = machine
         self.at_writing: AtWriting = _written
         """For tests that need a certain moment, which they know by what the engine shows of itself."""
 
@@ -72,11 +78,11 @@ class RestartableEngine:
     async def open(self, **settings: Any) -> AsyncIterator[Engine]:
         """The next of them, with everything that the last one has left; these settings are its own."""
         self.directory.mkdir(exist_ok=True)
-        chosen = EngineSettings(data_dir=self.directory, pool=PoolSettings(min=0, max=0), **settings)
+        chosen = EngineSettings(data_dir=self.directory, **settings)
         sealer = FileSealer(self.directory / "secrets.key")
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr("k8e.engine.engine.Store", lambda path: _Watched(path, self))
-            async with Engine.open(chosen, cast("Substrate", self.substrate), sealer) as engine:
+            async with Engine.open(chosen, over(cast("Machine", self.machine)), sealer) as engine:
                 yield engine
 
     def kept(self, cell: Cell) -> Path:
@@ -103,10 +109,8 @@ async def _written(write: Write) -> None:
 
 
 @pytest.fixture
-async def restartable(
-    engine: Engine, engine_substrate: LocalSubstrate, data_dir: Path
-) -> AsyncIterator[RestartableEngine]:
+async def restartable(engine: Engine, engine_machine: Machine, data_dir: Path) -> AsyncIterator[RestartableEngine]:
     """Beside `engine`, which must be there first: when it begins, what it does not know is removed."""
-    restartable = RestartableEngine(data_dir / "engine", OwnSandboxes(engine_substrate))
+    restartable = RestartableEngine(data_dir / "engine", OwnSandboxes(engine_machine))
     yield restartable
-    await restartable.substrate.clear()
+    await restartable.machine.clear()

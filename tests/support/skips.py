@@ -16,7 +16,7 @@ __all__ = ["needs_root", "pytest_addoption", "pytest_collection_modifyitems", "p
 
 _TESTS = Path(__file__).resolve().parents[1]
 _REAL_SANDBOXES = [_TESTS / name for name in ("clients", "contract", "install", "kernel", "security", "soak")]
-"""Folders whose tests make namespaces, mounts and control groups."""
+"""Folders whose tests make namespaces, mounts and control groups, unless their place is bare."""
 
 
 def needs_root(why: str) -> pytest.MarkDecorator:
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     is_root = os.geteuid() == 0
     no_gvisor = notes(TOOLS_DIR).get("gvisor", "").partition("\n")[0]
     for item in items:
-        if not is_root and any(item.path.is_relative_to(folder) for folder in _REAL_SANDBOXES):
+        if not is_root and any(map(item.path.is_relative_to, _REAL_SANDBOXES)) and _place(item) != "bare":
             item.add_marker(pytest.mark.skip(reason="needs root: it makes real sandboxes"))
         elif is_root and no_gvisor and _starts_gvisor(item):
             item.add_marker(pytest.mark.skip(reason=f"needs gVisor, and set-up could not get it: {no_gvisor}"))
@@ -41,8 +41,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _starts_gvisor(item: pytest.Item) -> bool:
     """Whatever makes sandboxes on this host takes the default runtime, unless its parameters name another."""
     assert isinstance(item, pytest.Function)
+    if place := _place(item):
+        return place == Runtime.GVISOR
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return "host" in item.fixturenames and Runtime.CONTAINER not in parameters
+
+
+def _place(item: pytest.Item) -> str:
+    """Where a test of the contract suite has its sandboxes."""
+    return str(item.callspec.params.get("place", "")) if hasattr(item, "callspec") else ""
 
 
 @pytest.hookimpl(wrapper=True)

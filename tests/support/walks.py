@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from k8e._proto import sandbox_pb2 as pb
 from tests.support.requests import request_pem
 from tests.support.rpcs import Answer, Belongings, Caller, requests
+from tests.support.servers_inside import ECHO, program
 
 __all__ = ["FOR_ADMINISTRATORS", "FOR_APPROVERS", "walk_as_owner", "walk_as_stranger"]
 
@@ -131,9 +132,23 @@ async def fed(owner: Caller, mine: Belongings) -> Answer:
     return answer
 
 
+async def connected(owner: Caller, mine: Belongings) -> Answer:
+    """A port can be reached while somebody listens there."""
+    server = pb.ExecRequest(session_id=mine.session_id, code=program(ECHO).encode(), language="python", background=True)
+    run = pb.PollRunRequest(run_id=(await owner.send("Exec", server)).messages[0].run_id)
+    while not (line := (await owner.send("PollRun", run)).messages[0].stdout):
+        await asyncio.sleep(0.02)
+    start = pb.PortStart(session_id=mine.session_id, port=int(line))
+    answer = await owner.send("OpenPort", pb.PortInput(start=start), pb.PortInput(data=b"hi"), enough=1000)
+    assert [each.data for each in answer.messages if each.data] == [b"hi"], answer
+    await owner.send("KillRun", pb.KillRunRequest(run_id=run.run_id))
+    return answer
+
+
 BESIDE: Mapping[str, Callable[[Caller, Belongings], Awaitable[Answer]]] = {
     "WatchFiles": watched,
     "AttachExec": attached,
     "WriteInput": fed,
+    "OpenPort": connected,
 }
 """RPCs that succeed only while something else happens."""

@@ -73,6 +73,7 @@ def test_the_page_of_numbers_may_be_moved_or_switched_off(tmp_path: Path, given:
         ("kept_audit", "1Mi"),
         ("kept_audit", "much"),
         ("audit_records_per_owner", "0"),
+        ("ports_per_session", "257"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(tmp_path: Path, name: str, given: str) -> None:

@@ -96,8 +96,15 @@ class Gates(_message.Message):
     def __init__(self, egress: _Optional[bool] = ..., write_paths: _Optional[_Iterable[str]] = ..., workspace: _Optional[bool] = ..., secrets: _Optional[bool] = ..., commands: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CreateSessionRequest(_message.Message):
-    __slots__ = ("session_id", "tenant_id", "allowed_hosts", "runtime_class", "env", "secret_refs", "limits", "image", "user", "network", "brokered_secrets", "gates")
+    __slots__ = ("session_id", "tenant_id", "allowed_hosts", "runtime_class", "env", "secret_refs", "limits", "image", "user", "network", "brokered_secrets", "gates", "labels")
     class EnvEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +123,7 @@ class CreateSessionRequest(_message.Message):
     NETWORK_FIELD_NUMBER: _ClassVar[int]
     BROKERED_SECRETS_FIELD_NUMBER: _ClassVar[int]
     GATES_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     tenant_id: str
     allowed_hosts: _containers.RepeatedScalarFieldContainer[str]
@@ -128,7 +136,8 @@ class CreateSessionRequest(_message.Message):
     network: str
     brokered_secrets: _containers.RepeatedCompositeFieldContainer[BrokeredSecret]
     gates: Gates
-    def __init__(self, session_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., runtime_class: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., secret_refs: _Optional[_Iterable[_Union[SecretRef, _Mapping]]] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ..., network: _Optional[str] = ..., brokered_secrets: _Optional[_Iterable[_Union[BrokeredSecret, _Mapping]]] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ...) -> None: ...
+    labels: _containers.ScalarMap[str, str]
+    def __init__(self, session_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., runtime_class: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., secret_refs: _Optional[_Iterable[_Union[SecretRef, _Mapping]]] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., image: _Optional[str] = ..., user: _Optional[str] = ..., network: _Optional[str] = ..., brokered_secrets: _Optional[_Iterable[_Union[BrokeredSecret, _Mapping]]] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class CreateSessionResponse(_message.Message):
     __slots__ = ("session_id", "pod_ip", "session")
@@ -147,7 +156,14 @@ class GetSessionRequest(_message.Message):
     def __init__(self, session_id: _Optional[str] = ...) -> None: ...
 
 class GetSessionResponse(_message.Message):
-    __slots__ = ("session_id", "phase", "runtime_class", "pod_ip", "tenant_id", "expires_at", "env_keys", "secret_env_vars", "background_runs", "allowed_hosts", "image", "limits", "idle_at", "created_at", "warm", "parent_session_id", "child_session_ids", "network", "brokered_secrets", "owner", "usage", "gates")
+    __slots__ = ("session_id", "phase", "runtime_class", "pod_ip", "tenant_id", "expires_at", "env_keys", "secret_env_vars", "background_runs", "allowed_hosts", "image", "limits", "idle_at", "created_at", "warm", "parent_session_id", "child_session_ids", "network", "brokered_secrets", "owner", "usage", "gates", "labels")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     RUNTIME_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +186,7 @@ class GetSessionResponse(_message.Message):
     OWNER_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     GATES_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     phase: str
     runtime_class: str
@@ -192,7 +209,8 @@ class GetSessionResponse(_message.Message):
     owner: str
     usage: SessionUsage
     gates: Gates
-    def __init__(self, session_id: _Optional[str] = ..., phase: _Optional[str] = ..., runtime_class: _Optional[str] = ..., pod_ip: _Optional[str] = ..., tenant_id: _Optional[str] = ..., expires_at: _Optional[int] = ..., env_keys: _Optional[_Iterable[str]] = ..., secret_env_vars: _Optional[_Iterable[str]] = ..., background_runs: _Optional[int] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., image: _Optional[str] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., idle_at: _Optional[int] = ..., created_at: _Optional[int] = ..., warm: _Optional[bool] = ..., parent_session_id: _Optional[str] = ..., child_session_ids: _Optional[_Iterable[str]] = ..., network: _Optional[str] = ..., brokered_secrets: _Optional[_Iterable[_Union[BrokeredSecret, _Mapping]]] = ..., owner: _Optional[str] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ...) -> None: ...
+    labels: _containers.ScalarMap[str, str]
+    def __init__(self, session_id: _Optional[str] = ..., phase: _Optional[str] = ..., runtime_class: _Optional[str] = ..., pod_ip: _Optional[str] = ..., tenant_id: _Optional[str] = ..., expires_at: _Optional[int] = ..., env_keys: _Optional[_Iterable[str]] = ..., secret_env_vars: _Optional[_Iterable[str]] = ..., background_runs: _Optional[int] = ..., allowed_hosts: _Optional[_Iterable[str]] = ..., image: _Optional[str] = ..., limits: _Optional[_Union[SessionLimits, _Mapping]] = ..., idle_at: _Optional[int] = ..., created_at: _Optional[int] = ..., warm: _Optional[bool] = ..., parent_session_id: _Optional[str] = ..., child_session_ids: _Optional[_Iterable[str]] = ..., network: _Optional[str] = ..., brokered_secrets: _Optional[_Iterable[_Union[BrokeredSecret, _Mapping]]] = ..., owner: _Optional[str] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., gates: _Optional[_Union[Gates, _Mapping]] = ..., labels: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class SessionUsage(_message.Message):
     __slots__ = ("cpu_s", "memory_bytes", "processes")
@@ -205,16 +223,18 @@ class SessionUsage(_message.Message):
     def __init__(self, cpu_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., processes: _Optional[int] = ...) -> None: ...
 
 class ListSessionsRequest(_message.Message):
-    __slots__ = ("phase", "all_owners", "with_usage", "page_token")
+    __slots__ = ("phase", "all_owners", "with_usage", "labels", "page_token")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ALL_OWNERS_FIELD_NUMBER: _ClassVar[int]
     WITH_USAGE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     phase: str
     all_owners: bool
     with_usage: bool
+    labels: _containers.RepeatedScalarFieldContainer[str]
     page_token: bytes
-    def __init__(self, phase: _Optional[str] = ..., all_owners: _Optional[bool] = ..., with_usage: _Optional[bool] = ..., page_token: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, phase: _Optional[str] = ..., all_owners: _Optional[bool] = ..., with_usage: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ..., page_token: _Optional[bytes] = ...) -> None: ...
 
 class ListSessionsResponse(_message.Message):
     __slots__ = ("sessions", "next_page_token")
@@ -269,6 +289,23 @@ class ExtendSessionRequest(_message.Message):
     ttl_s: float
     idle_timeout_s: float
     def __init__(self, session_id: _Optional[str] = ..., ttl_s: _Optional[float] = ..., idle_timeout_s: _Optional[float] = ...) -> None: ...
+
+class UpdateLabelsRequest(_message.Message):
+    __slots__ = ("session_id", "set", "remove")
+    class SetEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    set: _containers.ScalarMap[str, str]
+    remove: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, session_id: _Optional[str] = ..., set: _Optional[_Mapping[str, str]] = ..., remove: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunSubAgentRequest(_message.Message):
     __slots__ = ("parent_session_id", "agent_type", "workspace_path")
@@ -1331,6 +1368,38 @@ class UpdateAllowedHostsResponse(_message.Message):
     HOSTS_FIELD_NUMBER: _ClassVar[int]
     hosts: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, hosts: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PortStart(_message.Message):
+    __slots__ = ("session_id", "port")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    port: int
+    def __init__(self, session_id: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class PortInput(_message.Message):
+    __slots__ = ("start", "data", "eof")
+    START_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    EOF_FIELD_NUMBER: _ClassVar[int]
+    start: PortStart
+    data: bytes
+    eof: bool
+    def __init__(self, start: _Optional[_Union[PortStart, _Mapping]] = ..., data: _Optional[bytes] = ..., eof: _Optional[bool] = ...) -> None: ...
+
+class PortConnected(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PortOutput(_message.Message):
+    __slots__ = ("connected", "data", "eof")
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    EOF_FIELD_NUMBER: _ClassVar[int]
+    connected: PortConnected
+    data: bytes
+    eof: bool
+    def __init__(self, connected: _Optional[_Union[PortConnected, _Mapping]] = ..., data: _Optional[bytes] = ..., eof: _Optional[bool] = ...) -> None: ...
 
 class PullImageRequest(_message.Message):
     __slots__ = ("image", "runtime_class")

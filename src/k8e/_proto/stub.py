@@ -222,6 +222,12 @@ class SandboxStub:
             request_serializer=pb.ExtendSessionRequest.SerializeToString,
             response_deserializer=pb.GetSessionResponse.FromString,
         )
+        self.UpdateLabels: aio.UnaryUnaryMultiCallable[pb.UpdateLabelsRequest, pb.GetSessionResponse]
+        self.UpdateLabels = channel.unary_unary(
+            "/sandbox.v1.SandboxService/UpdateLabels",
+            request_serializer=pb.UpdateLabelsRequest.SerializeToString,
+            response_deserializer=pb.GetSessionResponse.FromString,
+        )
         self.ExecAttach: aio.StreamStreamMultiCallable[pb.ExecInput, pb.ExecOutput]
         self.ExecAttach = channel.stream_stream(
             "/sandbox.v1.SandboxService/ExecAttach",
@@ -311,6 +317,12 @@ class SandboxStub:
             "/sandbox.v1.SandboxService/ListEgress",
             request_serializer=pb.ListEgressRequest.SerializeToString,
             response_deserializer=pb.EgressDecision.FromString,
+        )
+        self.OpenPort: aio.StreamStreamMultiCallable[pb.PortInput, pb.PortOutput]
+        self.OpenPort = channel.stream_stream(
+            "/sandbox.v1.SandboxService/OpenPort",
+            request_serializer=pb.PortInput.SerializeToString,
+            response_deserializer=pb.PortOutput.FromString,
         )
         self.PullImage: aio.UnaryStreamMultiCallable[pb.PullImageRequest, pb.PullImageProgress]
         self.PullImage = channel.unary_stream(

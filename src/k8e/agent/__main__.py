@@ -9,13 +9,14 @@ import sys
 
 from k8e.wire.frames import ProtocolError
 
-from . import command, libc, limits, runners
+from . import command, libc, limits, memory, runners
 from .desk import Desk
 from .files import Files
 from .link import Link
 from .loop import READ, Loop
 from .machine import Machine
 from .parking import Parking
+from .ports import Ports
 from .runners import Runners
 from .service import Service
 
@@ -78,6 +79,7 @@ def serve(path: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     limits.prepare()
+    memory.prepare()
     # SAFETY: commands are root inside and would else trace, and so freeze, PID 1 and the runners, which inherit this;
     # what they start does not, because exec undoes it. Commands never hold CAP_SYS_PTRACE.
     libc.make_undumpable()
@@ -89,6 +91,7 @@ def serve(path: str) -> None:
     desk.register(service)
     Machine(pool, parking, desk).register(service)
     Files(loop).register(service)
+    Ports(loop).register(service)
     loop.on_child(pool.reap)
     agent = Agent(loop, service, _listen(path))
     # A sandbox made for somebody who waits must answer first: the first command needs a runner, the rest can come later.

@@ -16,7 +16,7 @@ import struct
 import termios
 import time
 
-from . import foreground, procs
+from . import foreground, memory, procs
 from .fields import Refusal
 from .pipes import Reader, Writer
 
@@ -87,6 +87,7 @@ class Exec:
         self._is_input_finished = False
         self._subscriber: Optional[Tuple[Link, int]] = None
         self._born = time.monotonic()
+        self._memory_kills = memory.kills()
         self._timer: Optional[Timer] = None
         self._verdict = ""
         self._early: Dict[int, None] = {}
@@ -241,6 +242,8 @@ class Exec:
     def _exited(self, status: int, detail: str = "") -> None:
         if os.WIFSIGNALED(status):
             code, number, reason = None, os.WTERMSIG(status), self._verdict or "signaled"
+            if reason == "signaled" and number == signal.SIGKILL and memory.kills() > self._memory_kills:
+                reason = "oom_killed"
         else:
             code, number = os.WEXITSTATUS(status), None
             # A command that caught the time-out's first blow and left by itself has still run out of time.

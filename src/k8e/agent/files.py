@@ -135,7 +135,10 @@ def _open_read(link: Link, number: int, args: Dict[str, Any]) -> None:
         fd = place.open(os.O_RDONLY | os.O_NONBLOCK)
     try:
         status = _regular(fd, place.path)
-        os.lseek(fd, offset, os.SEEK_SET)
+        if offset > status.st_size:
+            length = 0  # the kernel refuses offsets that no file can have, and behind the end is nothing anyway
+        else:
+            os.lseek(fd, offset, os.SEEK_SET)
     except (OSError, Refusal):
         os.close(fd)
         raise

@@ -117,7 +117,14 @@ def prepare(data_dir: Path, environ: Mapping[str, str], given: Mapping[str, str]
     check(settings, environ)
     with told(data_dir, report):
         place = tools_home(settings, environ)
-        return ensure(place, report, env=environ, gvisor_timeout_s=settings.gvisor_timeout).has_worked
+        made = ensure(
+            place,
+            report,
+            env=environ,
+            gvisor_timeout_s=settings.gvisor_timeout,
+            gvisor_release=settings.gvisor_release,
+        )
+        return made.has_worked
 
 
 def tools_home(settings: ServerSettings, environ: Mapping[str, str]) -> Path:

@@ -24,13 +24,14 @@ def examine(args: argparse.Namespace) -> int:
     from k8e.setup.report import Stderr
 
     data_dir = Path(args.data_dir).absolute() if args.data_dir else own_data_dir(os.environ)
-    timeout_s = load(data_dir, flags={}, environ=os.environ).gvisor_timeout
+    settings = load(data_dir, flags={}, environ=os.environ)
     diagnosis = diagnose(
         data_dir,
         fix=args.fix,
         report=Stderr(),
         env=os.environ,
-        gvisor_timeout_s=timeout_s,
+        gvisor_timeout_s=settings.gvisor_timeout,
+        gvisor_release=settings.gvisor_release,
         more=probes(data_dir),
     )
     print(terminal_safe(as_json(diagnosis) if args.json else as_text(diagnosis), keep=LINES))

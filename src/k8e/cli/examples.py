@@ -68,6 +68,7 @@ BY_COMMAND = {
   k8e sandbox create --allowed-hosts example.com,db.example.com:5432
   k8e sandbox create --network none               # nothing is reached
   k8e sandbox create --image python:3.12-slim     # from a registry that the server knows (docs/images.md)
+  k8e sandbox create --label task=42              # then: k8e sandbox sessions --label task=42
   k8e sandbox create --tenant my-project          # its /workspace survives the session
   k8e sandbox create --manifest workspace.yaml    # files, directories and repositories to begin with
 """,
@@ -85,6 +86,12 @@ BY_COMMAND = {
   k8e sandbox shell -- python3 -i
   k8e sandbox shell $SID                          # exit or Ctrl-D ends it, with the shell's own exit code
   k8e sandbox shell $SID -- python3 -i
+""",
+    "forward": """examples:
+  k8e sandbox run --background "python3 -m http.server 8000"
+  k8e sandbox forward 8000                        # http://127.0.0.1:8000 is the server inside, until Ctrl-C
+  k8e sandbox forward $SID 8080:8000 5432:5432    # several at once, with other local ports
+  k8e sandbox forward $SID 0:8000 | jq .local_port
 """,
     "log": """examples:
   k8e sandbox log $SID
@@ -150,6 +157,13 @@ BY_COMMAND = {
     "sessions": """examples:
   k8e sandbox sessions | jq -r '.sessions[].session_id'
   k8e sandbox sessions --phase all
+  k8e sandbox sessions --label task=42 --label reviewed       # both: this value, and any value
+  k8e sandbox sessions --output table --show-labels
+""",
+    "label": """examples:
+  k8e sandbox label $SID task=42 note="two words"
+  k8e sandbox label $SID task=43 note-            # a new value; K- removes
+  k8e sandbox label $SID | jq .labels             # show them
 """,
     "destroy": """example:
   k8e sandbox destroy $SID

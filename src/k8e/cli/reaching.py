@@ -94,8 +94,9 @@ def _remote(args: argparse.Namespace, place: Connection, environ: Mapping[str, s
         target = _target(args, place, environ)
     except OSError as error:
         raise Unreachable(f"cannot read {error.filename}: {error.strerror}") from error
-    # grpc loads its asyncio half along with itself. No command uses it, and it costs as much as `python3 -c pass`.
-    sys.modules.setdefault("grpc.aio", ModuleType("grpc.aio"))
+    if not getattr(args, "uses_sdk", False):
+        # grpc loads its asyncio half along with itself. Only the SDK uses it, and it costs as much as `python3 -c pass`.
+        sys.modules.setdefault("grpc.aio", ModuleType("grpc.aio"))
     from k8e.client.light.remote import RemoteCalls
 
     return RemoteCalls(target, sent)

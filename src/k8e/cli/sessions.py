@@ -1,4 +1,4 @@
-"""`create`, `get`, `sessions`, `destroy`, `subagent`, `status`, `workspaces` and `whoami`."""
+"""`create`, `get`, `sessions`, `label`, `destroy`, `subagent`, `status`, `workspaces` and `whoami`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ __all__ = [
     "delete_workspace",
     "destroy_session",
     "get_session",
+    "label_session",
     "list_sessions",
     "list_workspaces",
     "run_subagent",
@@ -55,7 +56,7 @@ def request(args: argparse.Namespace) -> Request:
         "tenant_id": tenant(args.tenant),
         "allowed_hosts": split([args.allowed_hosts]),
         "runtime_class": args.runtime,
-        "env": dict(pair(text) for text in args.env),
+        "env": dict(pair(text, "env") for text in args.env),
         "image": args.image,
         "network": args.network,
         "limits": limits(args),
@@ -63,6 +64,7 @@ def request(args: argparse.Namespace) -> Request:
         "brokered_secrets": [brokered(text) for text in args.broker],
         # Where none is asked for, a server that knows none is asked for nothing that it does not know.
         **({"gates": gates(args.gate)} if args.gate else {}),
+        **({"labels": dict(pair(text, "label") for text in args.label)} if args.label else {}),
     }
 
 
@@ -81,10 +83,10 @@ def gates(entries: Sequence[str]) -> Request:
     return asked | {"write_paths": lists["write"], "commands": lists["command"]}
 
 
-def pair(text: str) -> tuple[str, str]:
+def pair(text: str, field: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise InvalidRequest(f"env: {text!r} is not K=V")
+        raise InvalidRequest(f"{field}: {text!r} is not K=V")
     return key, value
 
 
@@ -108,9 +110,31 @@ def get_session(args: argparse.Namespace, calls: Calls) -> int:
 
 
 def list_sessions(args: argparse.Namespace, calls: Calls) -> int:
-    asked = {"phase": args.phase, **shapes.everybodys(args)}
-    found = listed(calls, "ListSessions", asked, "sessions")
-    print_rows(args, "sessions", [shapes.session(each) for each in found], SESSION_COLUMNS)
+    wanted = {"labels": args.label} if args.label else {}
+    found = listed(calls, "ListSessions", {"phase": args.phase, **wanted, **shapes.everybodys(args)}, "sessions")
+    columns = (*SESSION_COLUMNS, "labels") if args.show_labels else SESSION_COLUMNS
+    print_rows(args, "sessions", [shapes.session(each) for each in found], columns)
+    return 0
+
+
+def label_session(args: argparse.Namespace, calls: Calls) -> int:
+    """Without a change, show."""
+    given: dict[str, str] = {}
+    remove: list[str] = []
+    for text in args.changes:
+        if text.endswith("-") and "=" not in text:  # no key ends so, but a value may
+            remove.append(text[:-1])
+            continue
+        key, value = pair(text, "label")
+        if key in given:
+            raise InvalidRequest(f"label: {key} is set twice")
+        given[key] = value
+    named = {"session_id": args.session_id}
+    if args.changes:
+        session = calls.unary("UpdateLabels", {**named, "set": given, "remove": remove})
+    else:
+        session = calls.unary("GetSession", named)
+    print_json({"session_id": session.text("session_id"), "labels": session.pairs("labels")})
     return 0
 
 

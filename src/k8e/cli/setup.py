@@ -21,8 +21,15 @@ def provision(args: argparse.Namespace) -> int:
     data_dir = Path(args.data_dir).absolute() if args.data_dir else own_data_dir(os.environ)
     report = Stderr()
     try:
-        timeout_s = load(data_dir, flags={}, environ=os.environ).gvisor_timeout
-        made = ensure(data_dir, report, env=os.environ, gvisor_timeout_s=timeout_s, again=True)
+        settings = load(data_dir, flags={}, environ=os.environ)
+        made = ensure(
+            data_dir,
+            report,
+            env=os.environ,
+            gvisor_timeout_s=settings.gvisor_timeout,
+            gvisor_release=settings.gvisor_release,
+            again=True,
+        )
     except K8eError as error:
         report.say(str(error))
         return SERVER

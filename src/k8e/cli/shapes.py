@@ -60,6 +60,7 @@ def session(answer: Answer) -> dict[str, object]:
         "network": answer.text("network"),
         "owner": answer.text("owner"),
         "gates": gates(answer.one("gates")),
+        "labels": answer.pairs("labels"),
     }
     return shown | ({"usage": usage(answer.one("usage"))} if answer.has("usage") else {})
 

@@ -30,6 +30,8 @@ def cell(name: str, value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, list):
         return shown(",".join(map(str, value))) or EMPTY
+    if isinstance(value, dict):
+        return shown(",".join(f"{key}={each}" for key, each in value.items())) or EMPTY
     if name.endswith(TIMES) and isinstance(value, int | float):
         return date(value) if value else EMPTY
     if name.endswith("_bytes") and isinstance(value, int):

@@ -18,7 +18,7 @@ from k8e.setup.bundle import build
 from k8e.setup.checks import Check, Probe
 from k8e.setup.packages import find
 from k8e.setup.provision import Provisioned, bundles_dir, tools_dir
-from k8e.substrate.local.substrate import LocalSubstrate
+from k8e.substrate.local.machine import LocalMachine
 
 __all__ = ["probes"]
 
@@ -57,20 +57,20 @@ def _tried(data_dir: Path, runtime: Runtime) -> str:
     # A directory of its own: a server that runs beside us must not meet our sandbox, nor we its.
     with tempfile.TemporaryDirectory(prefix="trial-", dir=data_dir) as place:
         settings = local_settings(ServerSettings(data_dir=Path(place)), provisioned)
-        return asyncio.run(_trial(LocalSubstrate(settings), runtime))
+        return asyncio.run(_trial(LocalMachine(settings), runtime))
 
 
-async def _trial(substrate: LocalSubstrate, runtime: Runtime) -> str:
-    known = (await substrate.runtimes())[runtime]
+async def _trial(machine: LocalMachine, runtime: Runtime) -> str:
+    known = (await machine.capabilities()).runtimes[runtime]
     if not known.available:
         raise OSError(known.detail)
     sandbox = SandboxId(f"trial-{secrets.token_hex(8)}")
     try:
         async with asyncio.timeout(PATIENCE_S):
-            await substrate.create(sandbox, Template(runtime=runtime))
-            link = await substrate.dial(sandbox)
+            await machine.create(sandbox, Template(runtime=runtime))
+            link = await machine.dial(sandbox)
             await link.call("ready")
             await link.close()
     finally:
-        await substrate.destroy(sandbox)
+        await machine.destroy(sandbox)
     return f"started and answered ({known.detail})"

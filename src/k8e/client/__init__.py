@@ -26,10 +26,11 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from k8e.client.people import ApiKeyInfo, Approval, Identity, LoginInfo, NewApiKey
+    from k8e.client.ports import AsyncForward, AsyncPortConnection
     from k8e.client.processes import AsyncProcess
     from k8e.client.runs import AsyncRun
     from k8e.client.session import AsyncSession
-    from k8e.client.sync import Process, Run, SandboxClient, Session, Terminal, sandbox_session
+    from k8e.client.sync import Forward, PortConnection, Process, Run, SandboxClient, Session, Terminal, sandbox_session
     from k8e.client.terminals import AsyncTerminal
     from k8e.client.values import (
         BrokeredSecret,
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ApiKeyInfo",
     "Approval",
+    "AsyncForward",
+    "AsyncPortConnection",
     "AsyncProcess",
     "AsyncRun",
     "AsyncSandboxClient",
@@ -75,6 +78,7 @@ __all__ = [
     "Exit",
     "FileChange",
     "FileInfo",
+    "Forward",
     "Gates",
     "Identity",
     "ImageProgress",
@@ -83,6 +87,7 @@ __all__ = [
     "LoginInfo",
     "NewApiKey",
     "NotFound",
+    "PortConnection",
     "Process",
     "ProcessInfo",
     "Run",
@@ -117,6 +122,7 @@ _HOMES = (
     "k8e.client.aio",
     "k8e.client.session",
     "k8e.client.runs",
+    "k8e.client.ports",
     "k8e.client.processes",
     "k8e.client.terminals",
     "k8e.client.sync",

@@ -23,6 +23,7 @@ from k8e.client.execs import exec_result, raw
 from k8e.client.identities import IdentityCalls
 from k8e.client.logins import LoginCalls
 from k8e.client.network import NetworkCalls
+from k8e.client.ports import PortCalls
 from k8e.client.processes import ProcessCalls
 from k8e.client.runs import RunCalls
 from k8e.client.secrets import SecretCalls
@@ -43,6 +44,7 @@ class AsyncSandboxClient(
     ProcessCalls,
     RunCalls,
     TerminalCalls,
+    PortCalls,
     NetworkCalls,
     SecretCalls,
     ApprovalCalls,
@@ -121,6 +123,7 @@ class AsyncSandboxClient(
         brokered_secrets: Sequence[BrokeredSecret] = (),
         network: str = "",
         gates: Gates | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> AsyncSession:
         """Create a session, as an object: with `async with` it is destroyed at the end."""
         return self.session(
@@ -137,6 +140,7 @@ class AsyncSandboxClient(
                 brokered_secrets=brokered_secrets,
                 network=network,
                 gates=gates,
+                labels=labels,
             )
         )
 

@@ -12,6 +12,7 @@ from k8e.client.errors import NotFound
 from k8e.client.execs import Command, ExecCalls
 from k8e.client.files import FileCalls
 from k8e.client.network import NetworkCalls
+from k8e.client.ports import PortCalls
 from k8e.client.processes import ProcessCalls
 from k8e.client.runs import AsyncRun, RunCalls
 from k8e.client.scoped import Scoped
@@ -86,9 +87,12 @@ class AsyncSession:
     exec_stream = Scoped(ExecCalls.exec_stream)
     exec_output = Scoped(ExecCalls.exec_output)
     process = Scoped(ProcessCalls.start_process)
+    open_port = Scoped(PortCalls.open_port)
+    forward = Scoped(PortCalls.forward)
     runs = Scoped(RunCalls.runs)
     info = Scoped(SessionCalls.get)
     extend = Scoped(SessionCalls.extend)
+    update_labels = Scoped(SessionCalls.update_labels)
     processes = Scoped(SessionCalls.processes)
     events = Scoped(SessionCalls.events)
     update_allowed_hosts = Scoped(NetworkCalls.update_allowed_hosts)

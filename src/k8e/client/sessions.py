@@ -47,8 +47,10 @@ class SessionCalls(Transport):
         brokered_secrets: Sequence[BrokeredSecret] = (),
         network: str = "",
         gates: Gates | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a session and return its id; `gates` say where a person is asked before a call goes on."""
+        """Create a session and return its id; `gates` say where a person is asked before a call goes on, by `labels`
+        `sessions` finds it again."""
         request = pb.CreateSessionRequest(
             session_id=session_id,
             tenant_id=tenant_id,
@@ -58,6 +60,7 @@ class SessionCalls(Transport):
             image=image,
             user=user,
             network=network,
+            labels=labels or {},
         )
         if limits is not None:
             request.limits.CopyFrom(limits_message(limits))
@@ -92,10 +95,19 @@ class SessionCalls(Transport):
         return session_info(await self._call(self._stub.GetSession, request, timeout_s=QUICK_S))
 
     async def sessions(
-        self, phase: str = "", *, all_owners: bool = False, with_usage: bool = False
+        self,
+        phase: str = "",
+        *,
+        labels: Mapping[str, str | None] | None = None,
+        all_owners: bool = False,
+        with_usage: bool = False,
     ) -> list[SessionInfo]:
-        """Your sessions: the active ones, those in `phase`, or `all`; of every owner only for administrators."""
-        request = pb.ListSessionsRequest(phase=phase, all_owners=all_owners, with_usage=with_usage)
+        """Your sessions: the active ones, those in `phase`, or `all`; of every owner only for administrators.
+
+        With `labels` those that have all of these; None stands for any value.
+        """
+        wanted = [key if value is None else f"{key}={value}" for key, value in (labels or {}).items()]
+        request = pb.ListSessionsRequest(phase=phase, labels=wanted, all_owners=all_owners, with_usage=with_usage)
         pages = self._pages(self._stub.ListSessions, request)
         return [session_info(each) async for answer in pages for each in answer.sessions]
 
@@ -105,6 +117,13 @@ class SessionCalls(Transport):
         """Give a session a new lifetime, counted from now; 0 means for ever."""
         request = pb.ExtendSessionRequest(session_id=session_id, ttl_s=ttl_s, idle_timeout_s=idle_timeout_s)
         return session_info(await self._call(self._stub.ExtendSession, request, timeout_s=QUICK_S))
+
+    async def update_labels(
+        self, session_id: str, set: Mapping[str, str] | None = None, *, remove: Sequence[str] = ()
+    ) -> SessionInfo:
+        """Set and remove labels of a session; one that is to be removed need not be there."""
+        request = pb.UpdateLabelsRequest(session_id=session_id, set=set or {}, remove=remove)
+        return session_info(await self._call(self._stub.UpdateLabels, request, timeout_s=QUICK_S))
 
     async def subagent(self, parent_session_id: str) -> str:
         """A child session with its own sandbox that shares the parent's /workspace."""
@@ -198,6 +217,7 @@ def session_info(message: pb.GetSessionResponse) -> SessionInfo:
         owner=message.owner,
         usage=usage(message),
         gates=gates_of(message.gates),
+        labels=dict(message.labels),
     )
 
 

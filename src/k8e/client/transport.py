@@ -34,6 +34,7 @@ REPEATABLE: tuple[type[Message], ...] = (
     pb.ListSessionsRequest,
     pb.DestroySessionRequest,
     pb.ExtendSessionRequest,
+    pb.UpdateLabelsRequest,
     pb.PollRunRequest,
     pb.ListRunsRequest,
     pb.KillRunRequest,

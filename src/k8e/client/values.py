@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 __all__ = [
@@ -252,6 +253,7 @@ class SessionInfo:
     """Only where `sessions` was asked `with_usage`."""
     gates: Gates = field(default_factory=Gates)
     """All that hold: its own, its parent's, its tenant's and the server's."""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Every request can be repeated, so one that the daemon's death cut short is simpl
 
 from __future__ import annotations
 
+import array
 import asyncio
 import collections
 import contextlib
@@ -15,16 +16,17 @@ import logging
 import os
 import subprocess
 import sys
+import termios
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from k8e.egress import netns
-from k8e.egress.control import VERSION, Fields, dial, encode
+from k8e.egress.control import VERSION, CountingReader, Fields, dial, encode
 from k8e.egress.layout import Home
 from k8e.egress.ruleset import GATEWAY
 from k8e.errors import HostUnsupported, SandboxFailed
-from k8e.model import Decision, EgressPolicy, Grant, SandboxId
+from k8e.model import Availability, Decision, EgressPolicy, Grant, SandboxId
 from k8e.policy import wire
 from k8e.substrate.local.host.descriptors import readable
 from k8e.substrate.local.host.process import identify, wait_death
@@ -54,10 +56,11 @@ class _Refused(Exception):
 class _Channel:
     """One connection."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hear: Callable[[Decision], None]
-    ) -> None:
+    def __init__(self, reader: CountingReader, writer: asyncio.StreamWriter, hear: Callable[[Decision], None]) -> None:
         self._reader = reader
+        self._handled = 0
+        """Bytes of lines that were dealt with."""
+        self._progress = asyncio.Event()
         self._writer = writer
         self._hear = hear
         self._numbers = itertools.count(1)
@@ -89,8 +92,21 @@ class _Channel:
         finally:
             self.close()
 
+    async def caught_up(self) -> None:
+        """Return when everything is dealt with that the daemon had sent by now."""
+        while not self._writer.is_closing() and (self._unread() or self._handled < self._reader.received):
+            self._progress.clear()
+            await self._progress.wait()
+
+    def _unread(self) -> int:
+        """Bytes that wait in the socket."""
+        waiting = array.array("i", [0])
+        fcntl.ioctl(self._writer.get_extra_info("socket").fileno(), termios.FIONREAD, waiting)
+        return waiting[0]
+
     def close(self) -> None:
         self._writer.close()
+        self._progress.set()
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(_Gone())
@@ -109,6 +125,8 @@ class _Channel:
             if not line:
                 raise _Gone
             self._take(json.loads(line))
+            self._handled += len(line)
+            self._progress.set()
         except (OSError, ValueError) as error:
             _log.warning("the egress daemon cannot be understood", extra={"error": str(error)})
             raise _Gone from error
@@ -130,6 +148,7 @@ class EgressClient:
     """Implements the local substrate's `Network`."""
 
     resolver = GATEWAY
+    brokering = Availability(available=True)
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -146,6 +165,8 @@ class EgressClient:
         """Given again to a new daemon: it does not write secrets down."""
         self._news: collections.deque[Decision] = collections.deque(maxlen=_KEPT)
         self._arrived = asyncio.Event()
+        self._handed_on = asyncio.Event()
+        self._handed_on.set()
         self._is_leaving = False
         self._pid = 0
 
@@ -207,8 +228,16 @@ class EgressClient:
         while True:
             while self._news:
                 yield self._news.popleft()
+            # Its consumer has come back for more, so it has dealt with all of them.
+            self._handed_on.set()
             self._arrived.clear()
             await self._arrived.wait()
+
+    async def settle(self) -> None:
+        """Return when the consumer of `decisions` has dealt with all that were made before this call."""
+        if self._channel is not None:
+            await self._channel.caught_up()
+        await self._handed_on.wait()
 
     async def attached(self) -> frozenset[SandboxId]:
         return self._home.attached()
@@ -367,6 +396,7 @@ class EgressClient:
 
     def _hear(self, decision: Decision) -> None:
         self._news.append(decision)
+        self._handed_on.clear()
         self._arrived.set()
 
 

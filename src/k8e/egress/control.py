@@ -13,14 +13,15 @@ import json
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import SupportsIndex
 
 from k8e.errors import K8eError
 from k8e.model import Decision
 from k8e.policy import wire
 
-__all__ = ["LINE_BYTES", "VERSION", "Control", "Fields", "dial", "encode"]
+__all__ = ["LINE_BYTES", "VERSION", "Control", "CountingReader", "Fields", "dial", "encode"]
 
 _log = logging.getLogger(__name__)
 
@@ -52,10 +53,25 @@ def _reachable(path: Path) -> Iterator[str]:
         os.close(directory)
 
 
-async def dial(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+class CountingReader(asyncio.StreamReader):
+    """Knows how many bytes have come out of the socket, so that somebody can tell whether all of them were dealt with."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=LINE_BYTES)
+        self.received = 0
+
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        piece = bytes(data)
+        self.received += len(piece)
+        super().feed_data(piece)
+
+
+async def dial(path: Path) -> tuple[CountingReader, asyncio.StreamWriter]:
     """Raises: OSError when nobody is there."""
+    loop, reader = asyncio.get_running_loop(), CountingReader()
     with _reachable(path) as address:
-        return await asyncio.open_unix_connection(address, limit=LINE_BYTES)
+        transport, protocol = await loop.create_unix_connection(lambda: asyncio.StreamReaderProtocol(reader), address)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
 def _forget(path: Path) -> None:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from k8e.engine.ids import new_id
 from k8e.engine.questions import MAX_QUESTION_BYTES
 from k8e.engine.settings import Quotas
 from k8e.engine.store import Change, Store
-from k8e.engine.tasks import Tasks, outcome_of
 from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, NotFound, StoreFailed
 from k8e.model import ApprovalId, ApprovalStatus, OwnerId, SandboxId, SessionId, approval_place
+from k8e.random_ids import new_id
+from k8e.tasks import Tasks, outcome_of
 from k8e.visible import LINES, first_unseen
 
 __all__ = ["MAX_TEXT_BYTES", "Approval", "Approvals", "check_text", "in_order"]

@@ -20,17 +20,18 @@ from k8e.engine.ceilings import bounded
 from k8e.engine.egress import Egress
 from k8e.engine.events import EventLog
 from k8e.engine.execs import STDERR, STDOUT, ExecStream, exec_args, remote_failure
-from k8e.engine.ids import check_client_id, new_id
+from k8e.engine.ids import check_client_id
 from k8e.engine.questions import FoundProgram
 from k8e.engine.recording import RecordedStream, Recorder, title
 from k8e.engine.resumable import IN_SANDBOX_BYTES, ResumableCommands
 from k8e.engine.secrets import Secrets
 from k8e.engine.session import Session, Use
 from k8e.engine.sessions import Sessions
-from k8e.engine.tasks import Tasks
 from k8e.errors import Exhausted, HostUnsupported, InvalidSpec, SandboxFailed
 from k8e.loop_turns import InTurns
 from k8e.model import MIB, Command, Denial, ExecResult, Outcome, ProcessInfo, Reason, SandboxId
+from k8e.random_ids import new_id
+from k8e.tasks import Tasks
 from k8e.wire.aio import LinkLost, RemoteError
 
 __all__ = ["Commands", "ask", "processes"]
@@ -85,8 +86,9 @@ class Commands:
         """
         if command.terminal is None:
             timeout_s = bounded("command_timeout_s", timeout_s, self._sessions.ceilings, field="timeout_s")
-        if session.busy >= self._at_once:
-            raise Exhausted(f"session {session.session_id} already runs {session.busy} commands: wait for one to end")
+        running = session.busy - session.ports
+        if running >= self._at_once:
+            raise Exhausted(f"session {session.session_id} already runs {running} commands: wait for one to end")
         box = session.live_box()
         hidden = self._secrets.environment(session.owner, session.spec.secret_refs)
         stream = RecordedStream(
@@ -103,6 +105,7 @@ class Commands:
         stream.recorder = Recorder(
             session,
             self._sessions.transcript(session),
+            self._sessions.files,
             self._events,
             command,
             hidden=tuple(hidden.values()),

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from k8e.engine.events import EventLog
+from k8e.engine.sandbox_watch import hear_for_ever
 from k8e.model import Decision, Denial, OwnerId, SandboxId, SessionId, Verdict
 
 __all__ = ["Egress", "EgressCounts", "Ledger"]
+
+_log = logging.getLogger(__name__)
 
 _KEPT: Final = 1000
 _DENIALS_TOLD: Final = 20
 _ROWS: Final = 200
 _WINDOW_S: Final = 60.0
-_SETTLE_TURNS: Final = 8
-"""Turns of the event loop from a readable socket to the ledger, with some to spare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +64,16 @@ class Ledger:
 class Egress:
     """Where decisions go. `hold` and `drop` say which sandbox is whose."""
 
-    def __init__(self, events: EventLog, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        events: EventLog,
+        settle: Callable[[], Awaitable[None]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`settle` returns when all that was decided before is heard."""
         self._events = events
+        self._settle = settle
         self._clock = clock
         self._by_sandbox: dict[SandboxId, Ledger] = {}
         self._counts: collections.Counter[str] = collections.Counter()
@@ -80,10 +90,9 @@ class Egress:
             for follower in ledger.followers:
                 _offer(follower, None)
 
-    async def listen(self, decisions: AsyncIterator[Decision]) -> None:
+    async def listen(self, decisions: Callable[[], AsyncIterator[Decision]]) -> None:
         """Hear every decision, for ever."""
-        async for decision in decisions:
-            self.heard(decision)
+        await hear_for_ever(decisions, self.heard, _not_heard)
 
     def heard(self, decision: Decision) -> None:
         """One decision."""
@@ -107,8 +116,7 @@ class Egress:
 
     async def denials_since(self, sandbox: SandboxId, mark: int) -> tuple[Denial, ...]:
         """What was denied since then: each host and port once, and not endlessly many."""
-        for _ in range(_SETTLE_TURNS):
-            await asyncio.sleep(0)
+        await self._settle()
         ledger = self._by_sandbox.get(sandbox)
         if ledger is None or ledger.heard == mark:
             return ()
@@ -167,6 +175,10 @@ class Egress:
             left_out = {str(verdict): number for verdict, number in ledger.unwritten.items()}
             self._events.add(ledger.owner, ledger.session_id, "egress.summary", not_written=left_out)
             ledger.unwritten.clear()
+
+
+def _not_heard(reason: str) -> None:
+    _log.warning("decisions of the network are not heard now", extra={"reason": reason})
 
 
 def _offer(follower: asyncio.Queue[Decision | None], item: Decision | None) -> None:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from k8e.byte_budget import Reserve, unlimited
-from k8e.engine import lists
+from k8e.engine import ceilings, lists
+from k8e.engine.apply_recovery import recover
 from k8e.engine.approvals import Approval, Approvals
 from k8e.engine.commands import Commands, processes
 from k8e.engine.egress import Egress, EgressCounts
@@ -26,22 +27,21 @@ from k8e.engine.execs import ExecStream
 from k8e.engine.files import FileChange, FilePage, Files
 from k8e.engine.gatekeeper import AtGate, Gatekeeper, unwitnessed
 from k8e.engine.images import Images
+from k8e.engine.labels import Selector, has_all
 from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.packages import pip_install
-from k8e.engine.pool import ShelfStatus
+from k8e.engine.ports import PortConnection, Ports
 from k8e.engine.questions import write_question
-from k8e.engine.recover import recover
 from k8e.engine.resumable import IN_SANDBOX_BYTES
 from k8e.engine.runs import Runs, RunStream, RunView
-from k8e.engine.sandboxes import Sandboxes
+from k8e.engine.sandbox_watch import SandboxWatch
 from k8e.engine.secrets import Sealer, Secrets, SecretView
 from k8e.engine.session import Session, SessionView
 from k8e.engine.sessions import Sessions
 from k8e.engine.settings import EngineSettings
 from k8e.engine.spools import Spools
 from k8e.engine.store import Store
-from k8e.engine.substrate import Substrate
-from k8e.engine.tasks import Tasks
+from k8e.engine.substrate import PoolStatus, Substrate
 from k8e.engine.terminals import Terminals, TerminalView
 from k8e.engine.transcript import TranscriptPage
 from k8e.engine.workspaces import Workspaces, WorkspaceView
@@ -50,6 +50,7 @@ from k8e.lifecycle import Phase
 from k8e.model import (
     Argv,
     Availability,
+    Claim,
     Command,
     Decision,
     ExecResult,
@@ -65,6 +66,7 @@ from k8e.model import (
     TerminalSize,
     Usage,
 )
+from k8e.tasks import Tasks
 
 __all__ = ["Engine", "EngineStatus"]
 
@@ -77,7 +79,7 @@ _NOTHING: Final = Usage(cpu_s=0.0, memory_bytes=0, processes=0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     runtimes: Mapping[Runtime, Availability]
-    pool: Mapping[Template, ShelfStatus]
+    pool: Mapping[Template, PoolStatus]
     sessions: int
     egress: EgressCounts = field(default_factory=EgressCounts)
     live: Mapping[Runtime, int] = field(default_factory=dict)
@@ -110,14 +112,14 @@ class Engine:
         self._workspaces = Workspaces(self._store, substrate, per_owner=quotas.workspaces)
         self._secrets = Secrets(settings.data_dir / "secrets.sqlite", sealer)
         self._approvals = Approvals(settings.data_dir / "approvals.sqlite", tasks, quotas, valid_s=settings.approval_s)
-        self._egress = Egress(self._events)
-        self._sandboxes = Sandboxes(settings, self._store, substrate, tasks)
+        self._egress = Egress(self._events, substrate.settle_decisions)
+        self._watch = SandboxWatch(substrate)
         self._sessions = Sessions(
             settings,
             self._store,
             self._events,
             substrate,
-            self._sandboxes,
+            self._watch,
             self._workspaces,
             self._secrets,
             self._egress,
@@ -139,6 +141,7 @@ class Engine:
             kept=settings.kept,
         )
         self._terminals = Terminals(self._store, self._commands, tasks, per_session=quotas.terminals_per_session)
+        self._ports = Ports(per_session=quotas.ports_per_session)
         self._runtimes: Mapping[Runtime, Availability] = {}
         self._sessions.on_end = self._session_ends
 
@@ -168,15 +171,11 @@ class Engine:
 
     async def destroy_all(self) -> None:
         """Remove every session and every warm sandbox, for an operator who wants the machine clean."""
-        unused = await self._sandboxes.pool.close()
         for session in self._sessions:
             if session.parent is None:
                 with contextlib.suppress(K8eError):
                     await self._sessions.destroy(session, why="server removed")
-        for box in unused:
-            await self._sandboxes.discard(box)
-        for sandbox in await self._substrate.survivors():
-            await self._substrate.destroy(sandbox)
+        await self._substrate.clear()
 
     # Sessions
 
@@ -192,10 +191,13 @@ class Engine:
     def get_session(self, owner: OwnerId, session_id: str) -> SessionView:
         return self._view(self._sessions.find(owner, session_id))
 
-    def list_sessions(self, owner: OwnerId | None, phase: str | None = None) -> list[SessionView]:
-        """An owner's, or everybody's, oldest first."""
+    def list_sessions(
+        self, owner: OwnerId | None, phase: str | None = None, labels: Sequence[Selector] = ()
+    ) -> list[SessionView]:
+        """An owner's, or everybody's, that have all of these labels; oldest first."""
         found = self._sessions.of(owner) if owner is not None else list(self._sessions)
-        views = [self._view(session) for session in found if session.phase is not Phase.CREATING]
+        shown = [session for session in found if session.phase is not Phase.CREATING]
+        views = [self._view(session) for session in shown if has_all(session.spec.labels, labels)]
         return sorted((view for view in views if phase in (None, view.phase)), key=lambda view: view.created_at)
 
     async def usage(self, sessions: Sequence[tuple[OwnerId, SessionId]]) -> list[Usage]:
@@ -214,6 +216,14 @@ class Engine:
     ) -> SessionView:
         session = self._sessions.find(owner, session_id)
         await self._sessions.extend(session, ttl_s=ttl_s, idle_timeout_s=idle_timeout_s)
+        return self._view(session)
+
+    async def update_labels(
+        self, owner: OwnerId, session_id: str, *, set: Mapping[str, str], remove: Sequence[str] = ()
+    ) -> SessionView:
+        """Change a session's labels; those to remove need not be there."""
+        session = self._sessions.find(owner, session_id)
+        await self._sessions.relabel(session, set=set, remove=remove)
         return self._view(session)
 
     async def update_hosts(
@@ -379,6 +389,12 @@ class Engine:
     async def destroy_terminal(self, owner: OwnerId, terminal_id: str, *, grace_s: float = 0.0) -> None:
         await self._terminals.destroy(self._terminals.find(owner, terminal_id), grace_s=grace_s)
 
+    # Ports
+
+    async def open_port(self, owner: OwnerId, session_id: str, port: int) -> PortConnection:
+        """A connection to a server on the loopback of the session's sandbox; whoever opens it closes it."""
+        return await self._ports.open(self._sessions.find(owner, session_id), port)
+
     # Files
 
     def read_file(
@@ -459,8 +475,9 @@ class Engine:
     async def processes(self, owner: OwnerId, session_id: str) -> list[ProcessInfo]:
         return await processes(self._sessions.find(owner, session_id))
 
-    def transcript(self, owner: OwnerId, session_id: str, *, offset: int = 0, limit: int = 0) -> TranscriptPage:
-        return self._sessions.transcript(self._sessions.find(owner, session_id)).read(offset, limit)
+    async def transcript(self, owner: OwnerId, session_id: str, *, offset: int = 0, limit: int = 0) -> TranscriptPage:
+        transcript = self._sessions.transcript(self._sessions.find(owner, session_id))
+        return await self._sessions.files.run(functools.partial(transcript.read, offset, limit))
 
     async def events(self, owner: OwnerId, session_id: str, *, limit: int = 0, before: int = 0) -> EventPage:
         """The newest events of a session, or the newest before one of them."""
@@ -543,7 +560,7 @@ class Engine:
     def status(self) -> EngineStatus:
         return EngineStatus(
             runtimes=self._runtimes,
-            pool=self._sandboxes.pool.status(),
+            pool=self._substrate.pool(),
             sessions=len(self._sessions),
             egress=self._egress.counts(),
             live=collections.Counter(
@@ -556,27 +573,34 @@ class Engine:
     # The engine's own life
 
     async def _begin(self) -> None:
-        # First of all: those that lived on without us may be filling the disk.
-        self._tasks.start(self._substrate.tend(), name="substrate")
-        self._runtimes = await self._substrate.runtimes()
-        self._tasks.start(self._egress.listen(self._substrate.decisions()), name="egress decisions")
-        await recover(self._store, self._substrate, self._sandboxes, self._sessions, self._runs, self._terminals)
+        await self._substrate.begin(
+            self._tasks,
+            usual=self._usual_claim(),
+            check_room=lambda: ceilings.check_memory(self._substrate.capacity(), self._settings.reserve_memory),
+        )
+        self._runtimes = (await self._substrate.capabilities()).runtimes
+        self._tasks.start(self._egress.listen(self._substrate.decisions), name="egress decisions")
+        self._tasks.start(self._watch.listen(), name="sandbox changes")
+        await recover(self._store, self._substrate, self._sessions, self._runs, self._terminals)
         for session in self._sessions:
             if session.is_live:
                 self._commands.take_over(session)
         self._approvals.keep_only({session.box.id for session in self._sessions if session.box is not None})
-        default = self._settings.default
-        if self._runtimes[default.runtime].available:
-            warm = self._images.keep_warm(default, self._sandboxes.pool, floor=self._settings.pool.min)
-            self._tasks.start(warm, name="warm pool")
+        if self._runtimes[self._settings.default.runtime].available:
+            self._substrate.keep_warm(self._settings.default)
         self._tasks.start(self._tend(), name="reaper")
+
+    def _usual_claim(self) -> Claim:
+        """What a session is given that asks for nothing special."""
+        limits = self._settings.limits
+        policy = lists.default_policy(limits, self._settings.egress)
+        return Claim(cpus=limits.cpus, processes=limits.processes, egress=policy)
 
     async def _tend(self) -> None:
         written_at = time.monotonic()
         while True:
             await asyncio.sleep(self._settings.reap_every_s)
             self._sessions.reap(time.time())
-            self._sandboxes.pool.tend()
             self._egress.tend()
             if time.monotonic() - written_at > _REMEMBER_USE_EVERY_S:
                 written_at = time.monotonic()
@@ -584,14 +608,15 @@ class Engine:
 
     async def _let_go(self) -> None:
         self._commands.close()
-        unused = await self._sandboxes.pool.close()
         with contextlib.suppress(K8eError):
             await self._sessions.remember_use()
-        held = [session.box for session in self._sessions if session.box is not None]
-        for box in [*unused, *held]:
-            await box.release()
+        for session in self._sessions:
+            if session.box is not None:
+                await session.box.hang_up()
+        await self._substrate.close()
 
     def _close(self) -> None:
+        self._sessions.files.close()
         self._store.close()
         self._secrets.close()
         self._approvals.close()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from k8e.engine import answers
 from k8e.engine.boxes import Box
-from k8e.engine.tasks import Tasks
 from k8e.errors import Conflict, Exhausted, InvalidSpec, K8eError, NotFound, SandboxFailed, SandboxLost
 from k8e.model import Argv, Code, Command, Denial, Outcome, Reason, Shell, Status
+from k8e.tasks import Tasks
 from k8e.wire.aio import Data, Event, LinkLost, RemoteError, Stream
 from k8e.wire.outbox import WINDOW
 
@@ -132,7 +132,6 @@ class ExecStream:
         self._delivered: dict[int, int] = {}
         self._unacked: Output | None = None
         self._held_back: collections.deque[Item] = collections.deque()
-        self._oom_before = box.oom_kills()
         self._is_over = False
         self._digest = ""
         self._is_remembered = False
@@ -210,8 +209,9 @@ class ExecStream:
                         return item
         except TimeoutError:
             # The agent enforces the limit itself; one that does not answer long after it is no longer ours.
-            self._tasks.start(self._box.condemn(), name=f"condemn {self._box.id}")
-            return self._over_without_end("the agent did not end the command in time")
+            why = "the agent did not end the command in time"
+            self._tasks.start(self._box.condemn(why), name=f"condemn {self._box.id}")
+            return self._over_without_end(why)
         except SandboxLost as error:
             return self._over_without_end(str(error))
 
@@ -358,14 +358,10 @@ class ExecStream:
         self._tasks.start(_forget(self._box, self.exec_id), name=f"forget {self.exec_id}")
 
     def _outcome(self, fields: Mapping[str, Any]) -> Outcome:
-        signal = answers.optional(fields, "signal", most=_MAX_SIGNAL)
-        reason = answers.note(fields, "reason", most=_REASON_CHARS)
-        if reason == "signaled" and signal == _SIGKILL and self._box.oom_kills() > self._oom_before:
-            reason = "oom_killed"
         return outcome_of(
-            reason,
+            answers.note(fields, "reason", most=_REASON_CHARS),
             code=answers.optional(fields, "code", most=_MAX_CODE),
-            signal=signal,
+            signal=answers.optional(fields, "signal", most=_MAX_SIGNAL),
             detail=answers.note(fields, "detail", most=_DETAIL_CHARS),
             duration_ms=answers.optional(fields, "duration_ms", most=_MAX_DURATION_MS),
         )

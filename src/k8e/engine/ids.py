@@ -1,23 +1,16 @@
-"""Identifiers nobody can guess: 128 random bits, lower-case base32, with a prefix that tells people what they hold."""
+"""Names that callers choose for their sessions and tenants."""
 
 from __future__ import annotations
 
-import base64
 import re
-import secrets
 
 from k8e.errors import InvalidSpec
 
-__all__ = ["check_client_id", "check_tenant", "new_id"]
+__all__ = ["check_client_id", "check_tenant"]
 
 # Also safe as a file name and as a Kubernetes label, because it becomes both.
 _CLIENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-
-
-def new_id(prefix: str) -> str:
-    """A fresh identifier such as `sess-7k3…`."""
-    return f"{prefix}-{base64.b32encode(secrets.token_bytes(16)).decode().rstrip('=').lower()}"
 
 
 def check_client_id(text: str, *, field: str = "session_id") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ from k8e.byte_budget import ByteReservation
 from k8e.capture import Capture
 from k8e.engine.events import EventLog
 from k8e.engine.execs import ExecStream, Output
+from k8e.engine.file_worker import FileWorker
 from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.secrets import mask
 from k8e.engine.session import Session
@@ -28,6 +30,7 @@ class Recorder:
         self,
         session: Session,
         transcript: Transcript,
+        files: FileWorker,
         events: EventLog,
         command: Command,
         *,
@@ -41,6 +44,7 @@ class Recorder:
         self._began = time.perf_counter()
         self._session = session
         self._transcript = transcript
+        self._files = files
         self._events = events
         self._hidden = _as_bytes(hidden)
         self._title = title(command, hidden)
@@ -49,23 +53,31 @@ class Recorder:
     def add(self, payload: bytes) -> None:
         self._output.add(payload)
 
-    def leave(self, outcome: Outcome | None = None) -> None:
+    def leave(self) -> None:
         """Nothing more comes; said twice it counts once."""
+        self._observe(None)
         self._reservation.close()
+
+    def _observe(self, outcome: Outcome | None) -> None:
         observer, self._observer = self._observer, None
         if observer is not None:
             observer.executed(self._session.spec.runtime, outcome, took_s=time.perf_counter() - self._began)
 
-    def end(self, exec_id: str, outcome: Outcome) -> None:
-        self.leave(outcome)
-        if self._session.phase is not Phase.ACTIVE:
-            return
+    async def end(self, exec_id: str, outcome: Outcome) -> None:
+        """When this returns it is written, if it can be."""
+        self._observe(outcome)
+        try:
+            if self._session.phase is Phase.ACTIVE:
+                await self._write(exec_id, outcome)
+        finally:
+            self.leave()
+
+    async def _write(self, exec_id: str, outcome: Outcome) -> None:
         kept = self._output.value()
         dropped = self._output.total - len(kept)
         kept = mask(kept, self._hidden, was_cut=dropped > 0)
         note = b"\n[%d more bytes]" % dropped if dropped else b""
         text = b"$ %s\n%s%s" % (self._title.encode("utf-8", "replace"), kept, note)
-        self._transcript.append(text if text.endswith(b"\n") else text + b"\n")
         self._events.add(
             self._session.owner,
             self._session.session_id,
@@ -76,6 +88,8 @@ class Recorder:
             exit_code=outcome.exit_code,
             duration_ms=outcome.duration_ms,
         )
+        line = text if text.endswith(b"\n") else text + b"\n"
+        await self._files.run(functools.partial(self._transcript.append, line))
 
 
 class RecordedStream(ExecStream):
@@ -88,7 +102,7 @@ class RecordedStream(ExecStream):
         if isinstance(item, Output):
             self.recorder.add(item.payload)
         else:
-            self.recorder.end(self.exec_id, item)
+            await self.recorder.end(self.exec_id, item)
         return item
 
     def leave_record(self) -> None:

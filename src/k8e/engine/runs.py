@@ -1,7 +1,7 @@
 """Background runs: commands whose output the server writes down, so that anybody may come back for it later.
 
 A byte is acknowledged to the sandbox only after it is in a file; a server that dies goes on where the files
-end. Past the bound output is dropped and the run says so. What runs leave on disk is bounded for each session and each
+end. Files are written off the event loop, a run's one after the other. Past the bound output is dropped and the run says so. What runs leave on disk is bounded for each session and each
 owner: the oldest that have ended lose their output first, then what still comes is dropped.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -23,14 +24,14 @@ from typing import Any, Final
 
 from k8e.engine.commands import Commands, ask
 from k8e.engine.execs import STDERR, STDOUT, ExecStream, Output
-from k8e.engine.ids import new_id
 from k8e.engine.session import Session
 from k8e.engine.sessions import Sessions
 from k8e.engine.settings import KeptLimits
 from k8e.engine.store import Change, Store
-from k8e.engine.tasks import Tasks
 from k8e.errors import Conflict, Exhausted, K8eError, NotFound, StoreFailed
 from k8e.model import MIB, Command, Denial, Outcome, OwnerId, Reason, RunId, SessionId, Status
+from k8e.random_ids import new_id
+from k8e.tasks import Tasks
 
 __all__ = ["Run", "RunStream", "RunView", "Runs"]
 
@@ -104,29 +105,29 @@ class Run:
             return 0
         return max(0, min(self.session.spec.limits.run_output_bytes - size, len(output.payload)))
 
-    def write(self, output: Output, room: int) -> None:
-        """Append what fits; called in order, once per byte."""
+    def take(self, output: Output, room: int) -> bytes:
+        """What fits of it, which counts as kept from here on; called in order, once per byte."""
         wanted = self.wants(output)
         if wanted < len(output.payload):
             self.truncated = True
         if wanted > room or output.offset != self._sizes[output.channel]:
             self.cut(output.channel)
-        if wanted and room:
-            self._append(output.channel, output.payload[: min(wanted, room)])
-        self.notify()
+        taken = output.payload[: min(wanted, room)]
+        self._sizes[output.channel] += len(taken)
+        return taken
 
-    def _append(self, channel: int, data: bytes) -> None:
-        try:
-            if not self.kept_bytes:
-                self._directory.mkdir(parents=True, exist_ok=True)
-            with self.path(channel).open("ab") as file:
-                file.write(data)
-                self._sizes[channel] = file.tell()
-        except OSError as error:
-            # The command goes on without.
-            self.cut(channel)
-            self._sizes[channel] = _size_of(self.path(channel))
-            _log.warning("cannot keep a run's output", extra={"run": self.id, "reason": str(error)})
+    def append(self, channel: int, data: bytes) -> None:
+        """Blocking. Raises: OSError."""
+        if not self._directory.exists():
+            self._directory.mkdir(parents=True, exist_ok=True)
+        with self.path(channel).open("ab") as file:
+            file.write(data)
+
+    def go_on_without(self, channel: int, error: OSError) -> None:
+        """What was taken could not be written, or only some of it."""
+        self.cut(channel)
+        self._sizes[channel] = _size_of(self.path(channel))
+        _log.warning("cannot keep a run's output", extra={"run": self.id, "reason": str(error)})
 
     def notify(self) -> None:
         self.grown.set()
@@ -355,19 +356,31 @@ class Runs:
             async for item in stream:
                 if isinstance(item, Outcome):
                     return item
-                self._write(run, item)
+                await self._write(run, item)
         except K8eError as error:
             # Nobody reads it any more: what still runs must not, and must not keep its session busy.
             await stream.close()
             return _lost(run, str(error))
         return _lost(run, "it ended without an outcome")
 
-    def _write(self, run: Run, output: Output) -> None:
+    async def _write(self, run: Run, output: Output) -> None:
+        """When this returns it is in its file, as far as it is kept at all; only then may it be acknowledged."""
         session, wanted, before, was_cut = run.session, run.wants(output), run.kept_bytes, run.truncated
         if wanted > self._room(session):
             self._make_room(session, wanted)
-        run.write(output, self._room(session))
+        taken = run.take(output, self._room(session))
+        # Before it is written: others that write meanwhile must not count on the same room.
         self._count(run, run.kept_bytes - before)
+        if taken:
+            before = run.kept_bytes
+            try:
+                await self._sessions.files.run(functools.partial(run.append, output.channel, taken))
+            except OSError as error:
+                # The command goes on without.
+                run.go_on_without(output.channel, error)
+                if run.id in self._by_id:
+                    self._count(run, run.kept_bytes - before)
+        run.notify()
         if run.truncated and not was_cut:
             self._store.post(Change("UPDATE runs SET truncated=1 WHERE id=?", (run.id,)))
 

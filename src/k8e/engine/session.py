@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from k8e.engine.boxes import Box
@@ -49,6 +50,7 @@ class SessionView:
     runtime: Runtime
     image: str
     tenant: str
+    labels: Mapping[str, str]
     created_at: float
     expires_at: float
     idle_at: float
@@ -86,6 +88,8 @@ class Session:
     busy: int = 0
     runs: int = 0
     terminals: int = 0
+    ports: int = 0
+    """Connections to servers inside; each of them is one of `busy`."""
     detail: str = ""
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever changes what it was promised."""
@@ -195,6 +199,7 @@ class Session:
             runtime=self.spec.runtime,
             image=self.spec.image,
             tenant=self.spec.tenant,
+            labels=self.spec.labels,
             created_at=self.created_at,
             expires_at=0.0 if self.expires_at == NEVER else self.expires_at,
             idle_at=0.0 if idle_at == NEVER else idle_at,
@@ -208,7 +213,8 @@ class Session:
             children=tuple(child.session_id for child in self.children),
             limits=self.spec.limits,
             warm=self.warm,
-            detail=self.detail,
+            detail=self.detail
+            or (f"out of touch: {self.box.out_of_touch}" if self.box and self.box.out_of_touch else ""),
             gates=self.spec.gates,
         )
 

@@ -10,32 +10,35 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
+import functools
 import logging
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from k8e.engine import brokering, ceilings, lists
+from k8e.engine import brokering, ceilings, labels, lists
 from k8e.engine.boxes import Box
 from k8e.engine.egress import Egress
 from k8e.engine.events import EventLog
-from k8e.engine.ids import check_client_id, check_tenant, new_id
+from k8e.engine.file_worker import FileWorker
+from k8e.engine.ids import check_client_id, check_tenant
 from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.quotas import CreateRates
-from k8e.engine.sandboxes import Sandboxes, entered, forgotten
+from k8e.engine.sandbox_watch import SandboxWatch
 from k8e.engine.secrets import Secrets, check_references
 from k8e.engine.session import NEVER, Session, deadline
 from k8e.engine.settings import EngineSettings
 from k8e.engine.store import Change, Store
 from k8e.engine.substrate import Substrate
-from k8e.engine.tasks import Tasks, outcome_of
 from k8e.engine.transcript import Transcript
 from k8e.engine.workspaces import Workspaces
 from k8e.errors import Conflict, Denied, DiskFull, Exhausted, HostUnsupported, K8eError, NotFound, SandboxFailed
 from k8e.lifecycle import Phase
-from k8e.model import Claim, Death, OwnerId, SandboxId, SessionId, SessionSpec
+from k8e.model import HOST_IMAGE, Claim, Death, OwnerId, SandboxId, SessionId, SessionSpec
+from k8e.random_ids import new_id
+from k8e.tasks import Tasks, outcome_of
 
 __all__ = ["Admit", "Sessions"]
 
@@ -55,7 +58,7 @@ class Sessions:
         store: Store,
         events: EventLog,
         substrate: Substrate,
-        sandboxes: Sandboxes,
+        watch: SandboxWatch,
         workspaces: Workspaces,
         secrets: Secrets,
         egress: Egress,
@@ -65,12 +68,15 @@ class Sessions:
         self._store = store
         self._events = events
         self._substrate = substrate
-        self._sandboxes = sandboxes
+        self._watch = watch
+        watch.out_of_memory = self._met_memory_limit
         self._workspaces = workspaces
         self._secrets = secrets
         self._egress = egress
         self.brokering = brokering.Brokering(secrets, substrate.set_grants, settings.egress)
         self._tasks = tasks
+        self.files = FileWorker()
+        """Writes and reads what is kept of sessions on the host, in order."""
         self._by_key: dict[tuple[OwnerId, str], Session] = {}
         self._secret_changes = collections.Counter[OwnerId]()
         self._rates = CreateRates(
@@ -137,11 +143,12 @@ class Sessions:
 
         Raises: InvalidSpec, Denied, Conflict, Exhausted, HostUnsupported, SandboxFailed.
         """
-        await self._check_runtime(spec)
+        await self._check_possible(spec)
         spec = dataclasses.replace(spec, limits=ceilings.within(spec.limits, self.ceilings))
         spec = lists.resolved(spec, self.settings.egress)
         if spec.tenant:
             check_tenant(spec.tenant)
+        labels.check(spec.labels, most=self.settings.quotas.labels_per_session)
         check_references(spec)
         spec = brokering.resolved(spec, self.settings.egress)
         self._secrets.environment(owner, spec.secret_refs)
@@ -158,7 +165,9 @@ class Sessions:
         spec = self._as_child(parent)
         await admit(spec)
         parent.live_box()
-        if self._as_child(parent) != spec:
+        # Labels may change meanwhile: nobody was asked about them.
+        approved, spec = spec, self._as_child(parent)
+        if dataclasses.replace(spec, labels=approved.labels) != approved:
             raise Conflict(f"session {parent_id} has changed while this waited for approval: ask again")
         return await self._owned(self._create(owner, spec, parent=parent), name="create sub-agent")
 
@@ -195,6 +204,24 @@ class Sessions:
             session.spec = spec
             await box.set_egress(self.claim(session).egress)
         self._events.add(session.owner, session.session_id, "session.hosts_changed", allowed_hosts=spec.allowed_hosts)
+        return session
+
+    async def relabel(self, session: Session, *, set: Mapping[str, str], remove: Sequence[str]) -> None:
+        """Change its labels: written down, then seen. Raises: InvalidSpec, SandboxLost when it is about to end."""
+        work, name = self._relabel(session, set, remove), f"relabel {session.session_id}"
+        _settled(await asyncio.shield(self._tasks.start(outcome_of(work), name=name)), name)
+
+    async def _relabel(self, session: Session, set: Mapping[str, str], remove: Sequence[str]) -> Session:
+        async with session.changing:
+            session.check_stays()
+            most, old = self.settings.quotas.labels_per_session, session.spec.labels
+            new = labels.changed(old, set=set, remove=remove, most=most)
+            spec = dataclasses.replace(session.spec, labels=new)
+            await self._store.commit(session.respecified(spec))
+            session.spec = spec
+        # Keys alone: values are free text, and events are kept for longer than the session.
+        told = {"set": sorted(set), "removed": sorted(old.keys() - new.keys())}
+        self._events.add(session.owner, session.session_id, "session.labels_changed", **told)
         return session
 
     async def renew_secrets(self, owner: OwnerId, name: str) -> None:
@@ -267,6 +294,7 @@ class Sessions:
         session.box = box
         box.died = lambda _box, death: self._lost(session, death)
         self._egress.hold(box.id, session.owner, session.session_id)
+        self._watch.follow(box)
 
     async def _owned(self, work: Coroutine[Any, Any, Session], *, name: str) -> Session:
         """Wait for work that goes on if the waiter leaves; a session that nobody waited for is ended again."""
@@ -283,11 +311,19 @@ class Sessions:
         if isinstance(outcome, Session):
             self._tasks.start(self.destroy(outcome, why="its creator went away"), name="end unclaimed session")
 
-    async def _check_runtime(self, spec: SessionSpec) -> None:
-        availability = (await self._substrate.runtimes()).get(spec.runtime)
+    async def _check_possible(self, spec: SessionSpec) -> None:
+        can = await self._substrate.capabilities()
+        availability = can.runtimes.get(spec.runtime)
         if availability is None or not availability.available:
             reason = availability.detail if availability else "unknown runtime"
             raise HostUnsupported(f"runtime {spec.runtime} is not available on this host: {reason}")
+        for is_asked, what, asked in (
+            (spec.image != HOST_IMAGE, "an image other than the host's", can.images),
+            (bool(spec.tenant), "a workspace that outlives its session", can.workspaces),
+            (bool(spec.brokered), "a brokered secret", can.brokering),
+        ):
+            if is_asked and not asked.available:
+                raise HostUnsupported(f"{what} cannot be had here: {asked.detail}")
 
     async def _create(self, owner: OwnerId, spec: SessionSpec, *, parent: Session | None) -> Session:
         session, began = self._reserve(owner, spec, parent), time.perf_counter()
@@ -360,12 +396,14 @@ class Sessions:
 
     async def _claim(self, session: Session) -> None:
         for attempt in range(1, _CLAIM_TRIES + 1):
-            box, session.warm = await self._sandboxes.pool.claim(session.spec.template())
+            claimed = await self._substrate.claim(session.spec.template(), self.claim(session))
+            session.warm = claimed.warm
+            box = self.box(claimed.sandbox)
             try:
                 await self._take(session, box)
             except BaseException as error:
-                # Once claimed, a sandbox never goes back to the pool, whatever it was that failed.
-                gone = self._sandboxes.begin_to_discard(box, _unwritten(box.id))
+                # Once claimed, a sandbox is nobody else's, whatever it was that failed.
+                gone = self._tasks.start(self._discard(box), name=f"discard {box.id}")
                 if isinstance(error, K8eError):
                     # The next to have this name, our next try too, writes it down again: this must be gone by then.
                     await asyncio.wait({gone})
@@ -374,28 +412,29 @@ class Sessions:
             else:
                 return
 
+    def box(self, sandbox: SandboxId) -> Box:
+        """The engine's end of a sandbox that is there."""
+        return Box(sandbox, self._substrate, self._tasks)
+
+    async def _discard(self, box: Box) -> None:
+        """Remove a sandbox that no session got, and what may have been written down of one."""
+        await box.destroy()
+        await self._store.commit(Change("DELETE FROM sessions WHERE sandbox=?", (box.id,)))
+
     async def _take(self, session: Session, box: Box) -> None:
+        await box.connect()
+        if session.spec.brokered:
+            await self.brokering.give(session.owner, session.spec, box)
+        if session.parent is not None:
+            session.parent.live_box()
         session.begin(time.time())
-        claim = self.claim(session)
-        if box.claim != claim or session.spec.brokered:
-            # Written down as used before it is changed in any way: a crash now must not return it to the pool.
-            await self._store.commit(entered(box.id, Phase.ACTIVE), session.inserted(box.id))
-            await box.configure(claim)
-            if session.spec.brokered:
-                await self.brokering.give(session.owner, session.spec, box)
-            if session.parent is not None:
-                session.parent.live_box()
-            session.begin(time.time())
-            await self._store.commit(session.enter(Phase.ACTIVE), session.timed())
-        else:
-            session.enter(Phase.ACTIVE)
-            await self._store.commit(entered(box.id, Phase.ACTIVE), session.inserted(box.id))
+        session.enter(Phase.ACTIVE)
+        # A crash before this line leaves a sandbox that no session has, and the next start removes it.
+        await self._store.commit(session.inserted(box.id))
         if session.phase is not Phase.ACTIVE:
             # Whoever ended it while this was written down saw no sandbox to remove.
             raise session.lost()
         self._hold(session, box)
-        if box.is_dead:
-            self._lost(session, Death())
 
     async def _end(self, session: Session, why: str) -> None:
         session.end_failure = None
@@ -414,10 +453,12 @@ class Sessions:
         self.on_end(session)
         if session.box is not None:
             await session.box.destroy()
+            self._watch.leave(session.box)
             self._egress.drop(session.box.id)
-            await asyncio.to_thread(shutil.rmtree, self._directory(session), ignore_errors=True)
+            # After whatever is still being written there: that would bring it back.
+            await self.files.run(functools.partial(shutil.rmtree, self._directory(session), ignore_errors=True))
         # On a full disk the room that the removal has made may be there only a moment later.
-        await self._store.commit_retrying(*([forgotten(session.box.id)] if session.box else []), *session.deleted())
+        await self._store.commit_retrying(*session.deleted())
         session.enter(Phase.GONE)
         self._forget(session)
         self._events.add(session.owner, session.session_id, "session.ended", why=why)
@@ -451,6 +492,11 @@ class Sessions:
         if session.box is not None:
             self._tasks.start(session.box.destroy(), name=f"clear {session.box.id}")
 
+    def _met_memory_limit(self, box: Box, detail: str) -> None:
+        for session in self:
+            if session.box is box:
+                self._events.add(session.owner, session.session_id, "session.out_of_memory", detail=detail)
+
 
 def as_child(parent: SessionSpec) -> SessionSpec:
     """What a sub-agent of such a session is asked to be."""
@@ -482,8 +528,3 @@ def _ended(session: Session) -> None:
 def _is_wanted(session: Session) -> bool:
     """Whether another sandbox would help it: not if it, or its parent, was ended while it was made."""
     return not session.is_going and (session.parent is None or session.parent.is_live)
-
-
-def _unwritten(sandbox: SandboxId) -> Change:
-    """The change that forgets a session which never had this sandbox, and so neither runs nor terminals."""
-    return Change("DELETE FROM sessions WHERE sandbox=?", (sandbox,))

@@ -9,19 +9,7 @@ from pathlib import Path
 from k8e.engine.ceilings import Ceilings, Share
 from k8e.model import GIB, MIB, Gates, HostRule, Limits, NetRule, Template
 
-__all__ = ["EgressSettings", "EngineSettings", "KeptLimits", "PoolSettings", "Quotas"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolSettings:
-    min: int = 2
-    """Ready sandboxes of the default template that are always kept: the next claim is warm, and the one after it."""
-    max: int = 16
-    """Upper bound per template: 16 idle gVisor sandboxes cost about 1 GiB."""
-    boots_at_once: int = 2
-    """Sandboxes booted side by side; more than the cores only makes each of them slower."""
-    keep_surplus_s: float = 60.0
-    """How long members beyond the target wait before they are removed, so that a short lull costs nothing."""
+__all__ = ["EgressSettings", "EngineSettings", "KeptLimits", "Quotas"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +25,10 @@ class Quotas:
     runs_per_session: int = 32
     terminals_per_session: int = 32
     execs_per_session: int = 256
+    ports_per_session: int = 64
+    """Connections to servers inside; the agent carries at most 256."""
+    labels_per_session: int = 64
+    """Each is shown wherever the session is: these are at most 40 KB of it."""
     approvals_per_session: int = 64
     """Questions that wait for an answer; a person who has more before them reads none."""
     approvals: int = 512
@@ -77,7 +69,6 @@ class EngineSettings:
     data_dir: Path
     default: Template = field(default_factory=Template)
     limits: Limits = field(default_factory=Limits)
-    pool: PoolSettings = field(default_factory=PoolSettings)
     quotas: Quotas = field(default_factory=Quotas)
     ceilings: Ceilings = field(default_factory=Ceilings)
     reserve_memory: int | None = None

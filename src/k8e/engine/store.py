@@ -46,6 +46,7 @@ CREATE TABLE workspaces (
 """,
     "ALTER TABLE workspaces ADD COLUMN gates TEXT NOT NULL DEFAULT '{}';",
     "ALTER TABLE runs ADD COLUMN command TEXT NOT NULL DEFAULT '';",
+    "DROP TABLE sandboxes;",  # what is kept warm is the substrate's to know
 )
 _BUSY_MS: Final = 2000
 _MAX_GROUP: Final = 256

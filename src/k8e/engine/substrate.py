@@ -1,13 +1,15 @@
-"""The seam between the engine and the place where sandboxes live.
+"""The border between the engine and the place where sandboxes live.
 
-A substrate builds, reaches and removes sandboxes by id; it keeps no session and decides nothing about
-them. Every method is idempotent, because the engine repeats what a crash may have cut short.
+The engine knows sessions, owners and commands; a substrate knows how a sandbox comes to be, lives and dies. The engine
+asks for a state and hears of changes. An error of a substrate means that something is not known or not done now; it never
+means that a sandbox is gone. Every method can be repeated, because the engine repeats what a crash may have cut short.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 from k8e.model import (
     Availability,
@@ -25,48 +27,139 @@ from k8e.model import (
     Usage,
     WorkspaceId,
 )
+from k8e.tasks import Tasks
 from k8e.wire.aio import Link
 
-__all__ = ["Substrate"]
+__all__ = [
+    "Alive",
+    "Capabilities",
+    "Change",
+    "Claimed",
+    "Dead",
+    "OutOfMemory",
+    "OutOfTouch",
+    "PoolStatus",
+    "Substrate",
+]
+
+_YES = Availability(available=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a substrate can do; where it cannot, `detail` is the reason that a caller is told."""
+
+    runtimes: Mapping[Runtime, Availability]
+    images: Availability = _YES
+    """Images other than the host's own."""
+    workspaces: Availability = _YES
+    """Workspaces that outlive a sandbox, or that several sandboxes share."""
+    brokering: Availability = _YES
+    """Secrets that are put into requests outside the sandbox."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    sandbox: SandboxId
+    warm: bool
+    """Whether it was ready before it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStatus:
+    """Ready sandboxes of one template."""
+
+    ready: int
+    building: int
+    target: int
+    warm_claims: int
+    cold_claims: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """It runs, as far as is known now."""
+
+    sandbox: SandboxId
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """It has ended, for good."""
+
+    sandbox: SandboxId
+    death: Death
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """It reached its memory limit; what was done about it is in `detail`, and it goes on."""
+
+    sandbox: SandboxId
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfTouch:
+    """Whether it runs is not known now; it may run."""
+
+    sandbox: SandboxId
+    detail: str
+
+
+Change: TypeAlias = Alive | Dead | OutOfMemory | OutOfTouch
 
 
 class Substrate(Protocol):
-    async def runtimes(self) -> Mapping[Runtime, Availability]:
-        """What works here, probed for real once per process and then remembered."""
+    async def begin(self, tasks: Tasks, *, usual: Claim, check_room: Callable[[], None]) -> None:
+        """Called once, before anything else. What works in the background does so in these tasks.
+
+        `usual` is what most sessions are given, so that ready sandboxes can have it in advance. `check_room` is called
+        when a sandbox is about to be made, and raises where the host should have no more of them.
+        """
+        ...
+
+    async def capabilities(self) -> Capabilities:
+        """Found out for real, and then remembered."""
         ...
 
     def capacity(self) -> Capacity:
         """What there is for sandboxes, and what is left; cheap enough for every claim."""
         ...
 
-    async def tend(self) -> None:
-        """Look after what all sandboxes share, for as long as it is not cancelled."""
-        ...
-
     async def prepare(self, template: Template, owner: OwnerId, heard: Callable[[ImageProgress], None]) -> Template:
-        """Get its image ready, from a registry if need be, so that `create` has only to boot; at once where it is.
+        """Get its image ready, from a registry if need be, so that a claim has only to boot; at once where it is.
 
         For one owner only so much is done at a time.
-        Returns: the template with the image's exact name, which is what `create` and the pool are given.
+        Returns: the template with the image's exact name, which is what `claim` is given.
         Raises: InvalidSpec, HostUnsupported, Exhausted, DiskFull, SandboxFailed.
         """
         ...
 
-    async def create(self, sandbox: SandboxId, template: Template) -> None:
-        """Build and boot; on return `dial` works. A failure leaves nothing behind.
+    def keep_warm(self, template: Template) -> None:
+        """Have sandboxes of this template ready from now on; how many, and whether at all, is the substrate's to know."""
+        ...
 
-        Raises: HostUnsupported, InvalidSpec (unknown image), SandboxFailed, DiskFull.
+    def pool(self) -> Mapping[Template, PoolStatus]:
+        """What is ready now."""
+        ...
+
+    async def claim(self, template: Template, claim: Claim) -> Claimed:
+        """A sandbox that nobody has used, with what its session may use; the caller's until it is released.
+
+        A failure, or a caller that leaves, leaves nothing behind.
+        Raises: HostUnsupported, InvalidSpec (unknown image), Exhausted, SandboxFailed, DiskFull.
         """
         ...
 
-    async def dial(self, sandbox: SandboxId) -> Link:
-        """A new connection to the agent, returned after its hello. Raises: SandboxFailed."""
+    async def connect(self, sandbox: SandboxId) -> Link:
+        """A connection to its agent, returned after the agent's hello. Raises: SandboxFailed."""
         ...
 
-    async def configure(self, sandbox: SandboxId, claim: Claim, link: Link) -> None:
-        """Give a booted sandbox what its session may use; cheap enough for the claim path.
+    def changes(self) -> AsyncIterator[Change]:
+        """How all claimed sandboxes are now, and then what changes; for one consumer, without an end.
 
-        What it already has, its network's policy above all, is not given again.
+        Whoever listens again after an error has missed nothing that still matters. Raises: SandboxFailed.
         """
         ...
 
@@ -89,36 +182,23 @@ class Substrate(Protocol):
         """What sandboxes asked of the network and the answers, as they come; for one consumer, without an end."""
         ...
 
-    async def death(self, sandbox: SandboxId) -> Death:
-        """Wait until the sandbox's init is dead, and say why."""
+    async def settle_decisions(self) -> None:
+        """Return when the consumer of `decisions` has dealt with all that were made before this call, if that is soon.
+
+        A refusal is made known before the sandbox hears of it, so after this what a command was denied is known.
+        """
         ...
 
-    async def out_of_memory(self, sandbox: SandboxId) -> None:
-        """Wait until the sandbox has hit its memory limit once; the caller then asks the agent to kill the hog."""
-        ...
-
-    async def relieved(self, sandbox: SandboxId) -> None:
-        """The hog is dead: put the memory limit back."""
-        ...
-
-    def oom_kills(self, sandbox: SandboxId) -> int:
-        """How many processes the kernel has killed in this sandbox for memory."""
-        ...
-
-    async def usage(self, sandboxes: Collection[SandboxId]) -> Mapping[SandboxId, Usage]:
+    async def usage(self, sandboxes: Sequence[SandboxId]) -> Mapping[SandboxId, Usage]:
         """What each of them uses now; one that is gone uses nothing."""
         ...
 
-    async def destroy(self, sandbox: SandboxId) -> None:
-        """Remove every trace, in whatever state it is; unknown ids are fine."""
+    async def release(self, sandbox: SandboxId) -> None:
+        """Remove every trace of it, in whatever state it is; unknown ids are fine. Raises: SandboxFailed."""
         ...
 
-    async def survivors(self) -> frozenset[SandboxId]:
-        """Every sandbox of which any trace exists, alive or not."""
-        ...
-
-    def alive(self, sandbox: SandboxId) -> bool:
-        """Whether its init still runs (stored pid and start time, never a name)."""
+    async def mine(self) -> Mapping[SandboxId, bool]:
+        """Every sandbox that was claimed here, or of which any trace is left, and whether it runs; none that is kept warm."""
         ...
 
     async def create_workspace(self, workspace: WorkspaceId, disk_bytes: int) -> None:
@@ -131,4 +211,12 @@ class Substrate(Protocol):
 
     async def share_workspace(self, parent: SandboxId) -> WorkspaceId:
         """A name under which the sandbox's current workspace can be given to another sandbox."""
+        ...
+
+    async def clear(self) -> None:
+        """Keep nothing warm any more, and remove every sandbox of which there is any trace."""
+        ...
+
+    async def close(self) -> None:
+        """Start nothing more and hang up; sandboxes go on, warm ones too."""
         ...

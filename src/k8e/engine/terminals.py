@@ -18,12 +18,12 @@ from typing import Any, Final
 from k8e.engine import answers
 from k8e.engine.commands import Commands, ask
 from k8e.engine.execs import ExecStream
-from k8e.engine.ids import new_id
 from k8e.engine.session import Session
 from k8e.engine.store import Change, Store
-from k8e.engine.tasks import Tasks
 from k8e.errors import Conflict, Exhausted, InvalidSpec, K8eError, NotFound
 from k8e.model import Command, Outcome, OwnerId, Reason, SessionId, Status, TerminalId, TerminalSize
+from k8e.random_ids import new_id
+from k8e.tasks import Tasks
 
 __all__ = ["Terminal", "TerminalView", "Terminals"]
 

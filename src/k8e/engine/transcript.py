@@ -1,6 +1,7 @@
 """What was run in a session and what it printed: a bounded text file that can be read on from any offset.
 
-Offsets count bytes since the session began and never change, even when old text has been dropped.
+Offsets count bytes since the session began and never change, even when old text has been dropped. Everything here blocks, and
+is called from one thread at a time: text that a full disk cuts short is taken back before anybody could have read it.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from k8e.engine.gates import gates_from, gates_to_json, union
-from k8e.engine.ids import new_id
 from k8e.engine.store import Change, Store
 from k8e.engine.substrate import Substrate
 from k8e.errors import Conflict, Exhausted, NotFound
 from k8e.model import Gates, OwnerId, WorkspaceId
+from k8e.random_ids import new_id
 
 __all__ = ["WorkspaceView", "Workspaces"]
 

@@ -45,6 +45,8 @@ class Output:
         """What is not in the file yet; None as long as it may not need one."""
         self._file = OutputFile(session_id, f"{OUTPUTS}/{secrets.token_hex(6)}.{name}")
         self._kept = 0
+        self._is_begun = False
+        """Whether its file may be there."""
         self._failure = ""
         self.part = Part("", 0, 0, 0)
         """As it is shown; known when it has ended."""
@@ -85,7 +87,7 @@ class Output:
 
     def close(self) -> None:
         """Whatever became of it: its file is no longer written."""
-        self._call.scope.outputs.end(self._file, is_kept=bool(self._kept))
+        self._call.scope.outputs.end(self._file, is_kept=self._is_begun)
 
     async def _keep(self, unkept: bytearray) -> None:
         """To the end of the file; where that fails, now or later, nothing of it is kept."""
@@ -97,16 +99,18 @@ class Output:
         self._failure = "" if has_room else "other calls keep as much as there is room for"
         if not self._failure and not self._kept:
             self._failure = await self._refusal()
-        is_there = self._kept > 0
         if not self._failure:
-            self._failure, is_there = await self._append(data), True
+            # Before it is written: a call that is cancelled meanwhile leaves a file that has to be counted.
+            self._is_begun = True
+            self._failure = await self._append(data)
         if not self._failure:
             self._kept += len(data)
             return
         self._kept = 0
-        if is_there:
+        if self._is_begun:
             # On a full disk the part that was written would be in the way of everything else.
             await self._remove(self._file)
+            self._is_begun = False
         self.close()
 
     async def _refusal(self) -> str:

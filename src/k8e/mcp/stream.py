@@ -197,6 +197,8 @@ class Conversation:
 
     async def _settle(self, request_id: RequestId, answer: Answer | None) -> None:
         """A request is done with: answered, or cancelled by whoever asked."""
+        # Before the answer is sent: whoever has it may use its id again at once.
+        following = list(self._admission.end(request_id))
         together = self._batches.pop(request_id, None)
         if together is not None:
             together.waiting.discard(request_id)
@@ -204,8 +206,8 @@ class Conversation:
             await self._end_batch(together)
         elif answer is not None:
             await self._say(encoded(answer))
-        for following in self._admission.end(request_id):
-            await self._start(following)
+        for request in following:
+            await self._start(request)
         if self._admission.is_idle:
             self._idle.set()
 

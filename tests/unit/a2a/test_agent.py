@@ -13,7 +13,7 @@ from k8e.a2a.shelf import Bounds
 from k8e.client.aio import AsyncSandboxClient
 from k8e.client.discovery import Target
 from k8e.client.mcp import McpCalls
-from k8e.web.visitors import Visitor
+from k8e.http_visitor import Visitor
 
 INPUT_REQUIRED = TaskState.TASK_STATE_INPUT_REQUIRED
 

@@ -33,6 +33,7 @@ ARGUMENTS = {
     "cp": ["a", "s:b"],
     "confirm": ["s", "x"],
     "completion": ["bash"],
+    "forward": ["8000"],
     "profile": ["list"],
     "workspaces": ["list"],
     "secret": ["list"],

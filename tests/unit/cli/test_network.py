@@ -1,4 +1,4 @@
-"""`allow-hosts`, `egress` and what `run` says about hosts that it could not reach, as whole processes."""
+"""`allow-hosts` and the flags of a session's network, as whole processes."""
 
 from __future__ import annotations
 
@@ -125,21 +125,3 @@ def test_networks_and_caps_are_asked_for_by_flags(k8e: Run) -> None:
     assert (shown["network"], limits["connections"], limits["network_bytes_per_s"]) == ("none", 3, 1000)
     refused = k8e("create", "--network", "open")
     assert (refused.returncode, _lines(refused)[0]["error"]) == (2, "not allowed")
-
-
-def test_decisions_are_one_line_each(k8e: Run) -> None:
-    (made,) = _lines(k8e("create"))
-    session_id = str(made["session_id"])
-    assert [each["verdict"] for each in _lines(k8e("egress", session_id))] == ["allowed", "closed"]
-    followed = _lines(k8e("egress", session_id, "--limit", "1", "--follow"))
-    assert [each["verdict"] for each in followed] == ["closed", "denied"]
-    assert followed[0]["name"] == "a.example"
-
-
-def test_run_tells_an_agent_which_host_to_ask_for(k8e: Run) -> None:
-    (plain,) = _lines(k8e("run", "true"))
-    assert "egress_denied" not in plain
-    (told,) = _lines(k8e("run", "echo denied a.example:443"))
-    assert told["egress_denied"] == [{"host": "a.example", "port": 443, "reason": "not on the session's list"}]
-    raw = k8e("run", "--raw", "echo denied a.example:443")
-    assert raw.stderr == b"k8e: could not reach a.example:443: not on the session's list\n"

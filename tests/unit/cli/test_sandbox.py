@@ -77,7 +77,7 @@ def test_a_program_that_is_too_long_for_a_message_is_bad_input_and_says_what_to_
     done = k8e("run", stdin=b"#" * (33 * 2**20))
     assert (done.returncode, told(done)["error"]) == (1, "invalid request")
     assert "k8e sandbox write" in str(told(done)["detail"])
-    assert k8e("run", "--raw", stdin=b"#" * 2**20 + b"\necho hi").stdout == b"hi\n"  # the control
+    assert k8e("run", "--raw", stdin=b"#" * 2**19 + b"\necho hi").stdout == b"hi\n"  # the control
 
 
 def test_runs_share_a_session_until_it_is_gone_and_then_get_a_new_one(k8e: Run, tmp_path: Path) -> None:
@@ -215,6 +215,11 @@ def test_text_of_any_language_is_read(k8e: Run) -> None:
         (["run", "--lang", "cobol", "x"], 1, False),
         (["poll", "run-none"], 1, False),
         (["create", "--env", "nonsense"], 1, False),
+        (["create", "--label", "nonsense"], 1, False),
+        (["create", "--label", "a b=c"], 1, False),
+        (["label", "sess-none", "a=b"], 1, False),
+        (["label", "sess-none", "a"], 1, False),
+        (["label", "sess-none", "a=b", "a=c"], 1, False),
         (["--endpoint", "127.0.0.1:1", "sessions"], 2, False),
         (["--endpoint", "127.0.0.1:1", "destroy", "x"], 2, True),
     ],
@@ -224,6 +229,29 @@ def test_our_own_failures_say_so_and_have_their_exit_codes(k8e: Run, words: list
     value = told(done)
     assert done.returncode == code
     assert set(value) == {"error", "detail"} | ({"ok"} if has_ok else set())
+
+
+def test_sessions_are_labelled_and_found_by_their_labels(k8e: Run) -> None:
+    def found(*flags: str) -> list[str]:
+        sessions = told(k8e("sessions", *flags))["sessions"]
+        assert isinstance(sessions, list)
+        return [str(each["session_id"]) for each in sessions]
+
+    one = str(told(k8e("create", "--label", "batch=7", "--label", "note=two words"))["session_id"])
+    two = str(told(k8e("create", "--label", "batch=8"))["session_id"])
+    assert told(k8e("get", one))["labels"] == {"batch": "7", "note": "two words"}
+    assert found("--label", "batch") == [one, two]
+    assert found("--label", "batch=7", "--label", "note") == [one]
+    assert found("--label", "batch=9") == []
+    changed = told(k8e("label", one, "batch=8", "note-", "ends=so-", "never-had-"))
+    assert changed == {"session_id": one, "labels": {"batch": "8", "ends": "so-"}}
+    assert told(k8e("label", one)) == changed
+    assert found("--label", "batch=8") == [one, two]
+    for flags, column in (([], []), (["--show-labels"], ["LABELS"])):
+        heading, *rows = k8e("sessions", "--label", "ends", "--output", "table", *flags).stdout.decode().splitlines()
+        assert heading.split()[7:] == column
+        assert [row.split()[0] for row in rows] == [one]
+    assert {"batch=8", "ends=so-"} == set(rows[0].split()[-1].split(","))
 
 
 def test_status_tells_what_is_up_and_never_starts_a_server(k8e: Run, tmp_path: Path) -> None:

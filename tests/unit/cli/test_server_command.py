@@ -92,7 +92,7 @@ def test_status_and_stop_of_a_running_server(tmp_path: Path) -> None:
         status = json.loads(run("status", "--data-dir", str(tmp_path)).stdout)
         assert list(status)[:6] == ["pid", "data_dir", "doors", "runtimes", "pool", "sessions"]
         assert (status["pid"], status["data_dir"]) == (process.pid, str(tmp_path))
-        assert status["egress"]["denied"] == 2
+        assert status["egress"]["denied"] == 0
         stopped = run("stop", "--data-dir", str(tmp_path))
         assert (stopped.returncode, json.loads(stopped.stdout)) == (0, {"ok": True})
         assert process.wait(60) == 0

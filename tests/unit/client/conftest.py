@@ -1,4 +1,4 @@
-"""A server over the fake engine in a process of its own, once per file, and a client and a session of it."""
+"""A server over the real engine on bare sandboxes in a process of its own, once per file, and a client and a session of it."""
 
 from __future__ import annotations
 

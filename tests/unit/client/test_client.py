@@ -20,7 +20,6 @@ from k8e._proto import sandbox_pb2 as pb
 from k8e.client import (
     AsyncSandboxClient,
     Chunk,
-    EgressDenial,
     ExecResult,
     Exit,
     InvalidRequest,
@@ -34,6 +33,7 @@ from k8e.client import (
 )
 from k8e.client.discovery import Target
 from k8e.client.sync import Blocking, Iterating, Making
+from tests.support.session_python import PRINTS_ARGUMENTS
 
 PATIENCE_S = 60.0
 
@@ -225,7 +225,7 @@ def test_create_session_is_one_call_with_every_option(client: SandboxClient) -> 
     assert client.exec(sid, "echo $A").stdout == "1\n"
 
 
-def test_the_network_of_a_session_can_be_changed_and_watched(client: SandboxClient) -> None:
+def test_the_network_of_a_session_can_be_changed(client: SandboxClient) -> None:
     sid = client.create_session(allowed_hosts=["a.example"], limits=Limits(connections=9))
     assert (client.get(sid).network, client.get(sid).limits.connections) == ("list", 9)
     assert client.update_allowed_hosts(sid, add=["b.example:22"], remove=["a.example"]) == ["b.example:22"]
@@ -233,24 +233,13 @@ def test_the_network_of_a_session_can_be_changed_and_watched(client: SandboxClie
     assert client.get(sid).allowed_hosts == ("c.example",)
     with pytest.raises(InvalidRequest, match="anybody can register"):
         client.update_allowed_hosts(sid, ["*.com"])
-    assert [(each.verdict, each.name) for each in client.egress(sid, 1, follow=True)] == [
-        ("closed", "a.example"),
-        ("denied", "a.example"),
-    ]
-    assert client.server_status().egress["denied"] == 2
-
-
-def test_a_result_says_which_hosts_could_not_be_reached(client: SandboxClient, sid: str) -> None:
-    denial = EgressDenial(host="a.example", port=443, reason="not on the session's list")
-    assert client.exec(sid, "true").egress_denied == ()
-    assert client.exec(sid, "echo denied a.example:443").egress_denied == (denial,)
-    assert client.exec(sid, "cat", stdin=b"denied a.example:443\n").egress_denied == (denial,)
 
 
 def test_packages_are_installed_by_name(client: SandboxClient, sid: str) -> None:
+    client.exec(sid, PRINTS_ARGUMENTS)
     done = client.pip_install(sid, ["six==1.16.0"])
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.endswith("-- six==1.16.0")
+    assert done.stdout.endswith("--\nsix==1.16.0\n")
     with pytest.raises(InvalidRequest, match="packages"):
         client.pip_install(sid, ["--help"])
 

@@ -15,6 +15,7 @@ from k8e.client import (
     Chunk,
     DeadlineExceeded,
     Exit,
+    InvalidRequest,
     NotFound,
     SandboxClient,
     Session,
@@ -27,6 +28,8 @@ from k8e.client.session import AsyncChildren, AsyncSessionFiles
 from k8e.client.sync.session import Children, Process, ProcessInput, Run, SessionFiles, Terminal
 from k8e.client.terminals import AsyncTerminal
 from tests.support.door import open_door
+
+PATIENCE_S = 60.0
 
 
 def test_a_session_is_destroyed_with_its_block_and_destroying_it_again_is_harmless(client: SandboxClient) -> None:
@@ -46,6 +49,24 @@ def test_a_session_that_exists_is_taken_up_by_its_id(client: SandboxClient, sess
 def test_a_session_is_given_a_new_lifetime(session: Session) -> None:
     before = session.info().expires_at
     assert session.extend(ttl_s=10 * 86400).expires_at > before
+
+
+def test_sessions_are_found_by_their_labels(client: SandboxClient) -> None:
+    def found(labels: dict[str, str | None]) -> list[str]:
+        return [each.session_id for each in client.sessions(labels=labels)]
+
+    with client.create(labels={"batch": "7", "note": "free text"}) as one, client.create(labels={"batch": "8"}) as two:
+        assert one.info().labels == {"batch": "7", "note": "free text"}
+        assert found({"batch": None}) == [one.session_id, two.session_id]
+        assert found({"batch": "7"}) == [one.session_id]
+        assert found({"batch": "7", "note": "other"}) == []
+        changed = two.update_labels({"batch": "7"}, remove=["none"])
+        assert changed.labels == client.get(two.session_id).labels == {"batch": "7"}
+        assert found({"batch": "7"}) == [one.session_id, two.session_id]
+        assert client.update_labels(one.session_id, remove=["batch"]).labels == {"note": "free text"}
+        assert one.children.create().info().labels == {"note": "free text"}
+        with pytest.raises(InvalidRequest, match=r"labels\[note\]: contains a control character"):
+            client.create_session(labels={"note": "a\nb"})
 
 
 def test_files_of_a_session(session: Session) -> None:
@@ -134,13 +155,22 @@ def test_a_terminal_says_by_which_signal_its_program_ended(session: Session) -> 
 async def test_a_terminal_gets_the_time_to_end_that_was_given_and_none_unless_it_was(data_dir: Path) -> None:
     async with open_door(data_dir) as door, AsyncSandboxClient(target=door.target) as client:
         session = await client.create()
-        for given in ({}, {"grace_s": 0.25}):
-            await (await session.terminal(["/bin/cat"])).destroy(**given)
-        assert door.engine.graces == [0.0, 0.25]
+
+        async def leaving(word: str) -> AsyncTerminal:
+            """A shell that needs a moment after the hang-up to leave a file behind."""
+            script = f"trap 'sleep 0.2; touch {data_dir}/{word}; exit' HUP; echo ready; while :; do sleep 0.01; done"
+            terminal = await session.terminal(["/bin/sh", "-c", script])
+            async for piece in terminal.output():
+                if isinstance(piece, bytes) and b"ready" in piece:
+                    break
+            return terminal
+
+        await (await leaving("given")).destroy(grace_s=PATIENCE_S)
         async with grpc_channel(door.target) as channel:
-            older = pb.TerminalDestroyRequest(terminal_id=(await session.terminal(["/bin/cat"])).terminal_id)
+            older = pb.TerminalDestroyRequest(terminal_id=(await leaving("older")).terminal_id)
             await SandboxStub(channel).TerminalDestroy(older)
-        assert door.engine.graces[2:] == [5.0]
+        await (await leaving("none")).destroy()
+        assert {path.name for path in data_dir.iterdir()} & {"given", "older", "none"} == {"given", "older"}
 
 
 @pytest.mark.anyio

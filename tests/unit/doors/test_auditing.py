@@ -151,6 +151,16 @@ async def test_of_a_stream_the_first_message_names_the_objects(kept: Kept) -> No
             {"session_id": "s", "add": "a.example,b.example"},
         ),
         (
+            "UpdateLabels",
+            pb.UpdateLabelsRequest(session_id="s", set={"task": SECRET}, remove=["a", "b"]),
+            {"session_id": "s", "set": "task", "remove": "a,b"},
+        ),
+        (
+            "CreateSession",
+            pb.CreateSessionRequest(labels={"task": SECRET}),
+            {"labels": "task"},
+        ),
+        (
             "CreateApiKey",
             pb.CreateApiKeyRequest(name="eve", owner="uid:1000", role="approver"),
             {"name": "eve", "for_owner": "uid:1000", "role": "approver", "owner": "uid:1"},
@@ -166,6 +176,7 @@ async def test_what_a_call_is_about_is_named(kept: Kept, rpc: str, request_: obj
     with Auditing(kept)(rpc, as_uid(1), request_):
         pass
     assert named.items() <= kept.records[0].items()
+    assert SECRET not in json.dumps(kept.records)
 
 
 @pytest.mark.parametrize("method", list(SERVICE.methods), ids=lambda method: method.name)

@@ -18,6 +18,7 @@ from k8e.doors.connect.errors import STATUSES, failure_for
 from k8e.doors.service import SERVICE
 from k8e.doors.service.call import Call
 from tests.support.connect import ConnectDoor, Wire, connect_door, envelope
+from tests.support.inside import gone, outside, running
 
 pytestmark = pytest.mark.anyio
 
@@ -59,6 +60,21 @@ async def test_protobuf_is_served_beside_json(wire: Wire, session_id: str) -> No
     reply = await wire.ask("Exec", request.SerializeToString(), kind="application/proto")
     assert (reply.status, reply.headers["content-type"]) == (200, "application/proto")
     assert pb.ExecResponse.FromString(reply.body).stdout_bytes == b"\xff"
+
+
+async def test_labels_are_json_too(wire: Wire, session_id: str) -> None:
+    changed = await wire.ask("UpdateLabels", {"session_id": session_id, "set": {"example.com/task": "42"}})
+    assert changed.json["labels"] == {"example.com/task": "42"}
+    for wanted, found in (
+        ("example.com/task=42", [session_id]),
+        ("example.com/task=43", []),
+        ("example.com/task", [session_id]),
+    ):
+        listed = await wire.ask("ListSessions", {"labels": [wanted]})
+        assert [each["session_id"] for each in listed.json.get("sessions", [])] == found
+    refused = await wire.ask("ListSessions", {"labels": ["!task"]})
+    assert (refused.status, refused.json["code"]) == (400, "invalid_argument")
+    assert refused.json["message"].startswith("labels: '!task' is no label's key")
 
 
 async def test_a_protobuf_stream_is_served_beside_json(wire: Wire, session_id: str) -> None:
@@ -202,25 +218,10 @@ async def test_a_bug_is_told_as_such_and_nothing_of_it(data_dir: Path, caplog: p
     assert "call failed unexpectedly" in caplog.text
 
 
-async def running(pid_file: Path) -> int:
-    """The command's process, once it is there."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not (pid_file.exists() and (text := pid_file.read_text().strip())):
-            await asyncio.sleep(0.01)
-    assert Path(f"/proc/{text}").exists()  # the control: it did run
-    return int(text)
-
-
-async def gone(pid: int) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while Path(f"/proc/{pid}").exists():
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("rpc", ["Exec", "ExecStream", "ExecAttach"])
-async def test_a_deadline_stops_the_command_inside(wire: Wire, session_id: str, tmp_path: Path, rpc: str) -> None:
+async def test_a_deadline_stops_the_command_inside(wire: Wire, session_id: str, data_dir: Path, rpc: str) -> None:
     for deadline in DEADLINES_MS:
-        pid_file = tmp_path / deadline
+        pid_file = data_dir / deadline
         request = {"session_id": session_id, "command": f"echo $$ > {pid_file}; exec sleep 600"}
         match rpc:
             case "Exec":
@@ -238,9 +239,9 @@ async def test_a_deadline_stops_the_command_inside(wire: Wire, session_id: str, 
 
 @pytest.mark.parametrize("rpc", ["Exec", "ExecStream", "ExecAttach"])
 async def test_a_caller_that_goes_away_stops_its_command(
-    door: ConnectDoor, session_id: str, tmp_path: Path, rpc: str
+    door: ConnectDoor, session_id: str, data_dir: Path, rpc: str
 ) -> None:
-    request = {"session_id": session_id, "command": f"echo $$ > {tmp_path}/pid; exec sleep 600"}
+    request = {"session_id": session_id, "command": f"echo $$ > {data_dir}/pid; exec sleep 600"}
     async with door.wire() as wire:
         match rpc:
             case "Exec":
@@ -250,26 +251,26 @@ async def test_a_caller_that_goes_away_stops_its_command(
             case _:
                 await wire.open_stream(rpc)
                 await wire.send({"start": request})
-        pid = await running(tmp_path / "pid")
+        pid = await running(data_dir / "pid")
     await gone(pid)
 
 
 async def test_a_caller_that_goes_away_while_nobody_reads_it_stops_its_command(
-    door: ConnectDoor, session_id: str, tmp_path: Path
+    door: ConnectDoor, session_id: str, data_dir: Path
 ) -> None:
-    request = {"session_id": session_id, "command": f"echo $$ > {tmp_path}/pid; exec sleep 600"}
+    request = {"session_id": session_id, "command": f"echo $$ > {data_dir}/pid; exec sleep 600"}
     async with door.wire() as wire:
         await wire.open_stream("ExecAttach")
         await wire.send({"start": request, "with_stdin": True})
-        pid = await running(tmp_path / "pid")
+        pid = await running(data_dir / "pid")
         await wire.flood(8 * 1024 * 1024)
         assert wire.unsent > 1024 * 1024  # the control: nobody reads any more
         wire.writer.transport.abort()
     await gone(pid)
 
 
-async def test_a_command_that_does_not_read_holds_its_caller_back(wire: Wire, session_id: str, tmp_path: Path) -> None:
-    size, gate = 32 * 1024 * 1024, tmp_path / "gate"
+async def test_a_command_that_does_not_read_holds_its_caller_back(wire: Wire, session_id: str, data_dir: Path) -> None:
+    size, gate = 32 * 1024 * 1024, data_dir / "gate"
     command = f"until [ -e {gate} ]; do sleep 0.01; done; exec wc -c"
     await wire.open_stream("ExecAttach")
     await wire.send({"start": {"session_id": session_id, "command": command}, "with_stdin": True})
@@ -282,12 +283,12 @@ async def test_a_command_that_does_not_read_holds_its_caller_back(wire: Wire, se
     assert int(base64.b64decode((await wire.message())["chunk"]["data"])) > size // 2
 
 
-async def test_a_caller_that_does_not_read_holds_its_command_back(wire: Wire, session_id: str, tmp_path: Path) -> None:
+async def test_a_caller_that_does_not_read_holds_its_command_back(wire: Wire, session_id: str, data_dir: Path) -> None:
     size = 32 * 1024 * 1024
-    command = f"echo $$ > {tmp_path}/pid; exec head -c {size} /dev/zero"
+    command = f"echo $$ > {data_dir}/pid; exec head -c {size} /dev/zero"
     start = {"start": {"session_id": session_id, "command": command}}
     await wire.begin("ExecAttach", "application/connect+json", envelope(start))
-    pid = await running(tmp_path / "pid")
+    pid = await running(data_dir / "pid")
     assert await settled(pid) < 8 * 1024 * 1024
     reply = await wire.reply()  # the control: once it is read, everything arrives
     chunks = [message["chunk"] for message in reply.messages if "chunk" in message]
@@ -299,7 +300,7 @@ async def settled(pid: int) -> int:
     seen, now = -1, 0
     while seen != now or not now:
         await asyncio.sleep(0.2)
-        seen, now = now, int(Path(f"/proc/{pid}/io").read_text().split()[3])
+        seen, now = now, int(Path(f"/proc/{outside(pid)}/io").read_text().split()[3])
     return now
 
 

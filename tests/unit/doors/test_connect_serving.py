@@ -18,6 +18,7 @@ from k8e.doors.connect import Bounds, serve
 from k8e.errors import Conflict
 from tests.support.connect import ConnectDoor, Wire, connect_door
 from tests.support.door import OpenDoor, open_door
+from tests.support.inside import exists, gone, said
 
 pytestmark = pytest.mark.anyio
 
@@ -120,18 +121,15 @@ async def begun(path: Path, pid_file: Path, command: str) -> tuple[Wire, int]:
     session_id = (await wire.ask("CreateSession")).json["session_id"]
     request = {"session_id": session_id, "command": f"echo $$ > {pid_file}; {command}"}
     await wire.begin("Exec", "application/json", json.dumps(request).encode())
-    async with asyncio.timeout(PATIENCE_S):
-        while not (pid_file.exists() and (text := pid_file.read_text().strip())):
-            await asyncio.sleep(0.01)
-    return wire, int(text)
+    return wire, await said(pid_file)
 
 
-async def test_a_running_call_may_finish_when_the_door_closes(behind: OpenDoor, data_dir: Path, tmp_path: Path) -> None:
-    path, gate, cut = data_dir / "k8e.sock", tmp_path / "gate", []
+async def test_a_running_call_may_finish_when_the_door_closes(behind: OpenDoor, data_dir: Path) -> None:
+    path, gate, cut = data_dir / "k8e.sock", data_dir / "gate", []
     patient = Bounds(drain_s=PATIENCE_S)
     async with serve(behind.edge, path=path, bounds=patient, undrained=lambda: cut.append(True)):
         waiting = f"until [ -e {gate} ]; do sleep 0.01; done; echo done"
-        wire, _ = await begun(path, tmp_path / "pid", waiting)
+        wire, _ = await begun(path, data_dir / "pid", waiting)
         gate.touch()
     reply = await wire.reply()
     assert (reply.json["stdout"], reply.headers["connection"], cut) == ("done\n", "close", [])
@@ -139,12 +137,12 @@ async def test_a_running_call_may_finish_when_the_door_closes(behind: OpenDoor, 
 
 
 async def test_a_caller_that_is_slow_to_read_gets_all_of_the_last_answer_when_the_door_closes(
-    behind: OpenDoor, data_dir: Path, tmp_path: Path
+    behind: OpenDoor, data_dir: Path
 ) -> None:
     path, size = data_dir / "k8e.sock", 1_000_000
     bounds = Bounds(drain_s=PATIENCE_S, last_words_s=PATIENCE_S)
     async with serve(behind.edge, path=path, bounds=bounds):
-        wire, _ = await begun(path, tmp_path / "pid", f"head -c {size} /dev/zero | tr '\\0' x")
+        wire, _ = await begun(path, data_dir / "pid", f"head -c {size} /dev/zero | tr '\\0' x")
         reading = asyncio.ensure_future(slowly(wire.reader))
     assert b"x" * size in await reading
     wire.writer.close()
@@ -158,23 +156,19 @@ async def slowly(reader: asyncio.StreamReader) -> bytes:
     return bytes(read)
 
 
-async def test_a_call_that_goes_on_too_long_is_left_or_cancelled(
-    behind: OpenDoor, data_dir: Path, tmp_path: Path
-) -> None:
+async def test_a_call_that_goes_on_too_long_is_left_or_cancelled(behind: OpenDoor, data_dir: Path) -> None:
     path, seen = data_dir / "k8e.sock", []
     async with serve(
         behind.edge,
         path=path,
         bounds=Bounds(drain_s=0.1),
         # Here the server would leave, and the command would go on: it is still there now.
-        undrained=lambda: seen.append(Path(f"/proc/{pid}").exists()),
+        undrained=lambda: seen.append(exists(pid)),
     ):
-        wire, pid = await begun(path, tmp_path / "pid", "exec sleep 600")
+        wire, pid = await begun(path, data_dir / "pid", "exec sleep 600")
     assert seen == [True]
     assert await wire.end() == b""
-    async with asyncio.timeout(PATIENCE_S):
-        while Path(f"/proc/{pid}").exists():
-            await asyncio.sleep(0.01)
+    await gone(pid)
     wire.writer.close()
 
 

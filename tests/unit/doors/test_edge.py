@@ -92,7 +92,7 @@ async def test_a_step_refuses_by_raising(tmp_path: Path) -> None:
             await stub.CreateSession(pb.CreateSessionRequest())
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert ("k8e-retry-after-s", "1.500") in tuple(caught.value.trailing_metadata() or ())
-        assert door.engine.creates == 0
+        assert await door.machine.survivors() == frozenset()
         assert (await stub.WhoAmI(pb.WhoAmIRequest())).via == "loopback"
 
 

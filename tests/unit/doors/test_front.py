@@ -28,6 +28,7 @@ from k8e.doors.grpc.address import listening_sockets, plain
 from k8e.doors.grpc.lobby import Lobby
 from k8e.identity import ServerCertificate, TcpPeer, ensure_server_certificate
 from tests.support.door import NAMES, OpenDoor, open_door
+from tests.support.inside import exists, gone
 from tests.support.requests import key_pem, request_pem
 
 pytestmark = pytest.mark.anyio
@@ -344,10 +345,8 @@ async def test_a_client_that_goes_away_ends_its_command(door: OpenDoor) -> None:
         session_id = (await stub.CreateSession(pb.CreateSessionRequest())).session_id
         call = stub.ExecStream(pb.ExecRequest(session_id=session_id, command="echo $$; exec sleep 600"))
         pid = int((await anext(aiter(call))).chunk)
-        assert Path(f"/proc/{pid}").exists()
-    async with asyncio.timeout(PATIENCE_S):
-        while Path(f"/proc/{pid}").exists():
-            await asyncio.sleep(0.01)
+        assert exists(pid)
+    await gone(pid)
 
 
 async def test_a_slow_reader_holds_the_command_back(door: OpenDoor) -> None:

@@ -15,6 +15,7 @@ from k8e._proto.stub import SandboxStub
 from k8e.client.channels import open_channel
 from k8e.doors.service import SERVICE
 from tests.support.door import OpenDoor, open_door
+from tests.support.inside import gone, running
 
 pytestmark = pytest.mark.anyio
 
@@ -163,29 +164,14 @@ async def test_a_text_stream_ends_with_the_exit_code_in_its_trailer(stub: Sandbo
     assert (trailer["k8e-exit-code"], trailer["k8e-status"], trailer["k8e-truncated"]) == ("3", "completed", "false")
 
 
-async def ended(path: Path) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not path.exists():
-            await asyncio.sleep(0.01)
-
-
-async def gone(pid: int) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while Path(f"/proc/{pid}").exists():
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("rpc", ["Exec", "ExecStream"])
 async def test_a_cancelled_call_stops_the_command_inside(
     stub: SandboxStub, session_id: str, tmp_path: Path, rpc: str
 ) -> None:
-    started, pid_file = tmp_path / "started", tmp_path / "pid"
-    command = f"echo $$ > {pid_file}; : > {started}; exec sleep 600"
+    command = f"echo $$ > {tmp_path}/pid; exec sleep 600"
     call = getattr(stub, rpc)(pb.ExecRequest(session_id=session_id, command=command))
     reading = asyncio.ensure_future(call if rpc == "Exec" else call.read())
-    await ended(started)
-    pid = int(pid_file.read_text())
-    assert Path(f"/proc/{pid}").exists()  # the control: it did run
+    pid = await running(tmp_path / "pid")  # the control: it did run
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -11,10 +10,11 @@ from google.protobuf.message import Message
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.service import Service
-from k8e.errors import Denied
+from k8e.errors import Denied, NotFound
 from k8e.identity.callers import Role
+from tests.support.bare_machine import BareMachine
 from tests.support.calls import StraightCall, as_key, as_uid, service_over
-from tests.support.fake_engine import FakeEngine
+from tests.support.door import open_engine
 
 pytestmark = pytest.mark.anyio
 
@@ -24,13 +24,11 @@ ADMIN = as_uid(0, role=Role.ADMIN)
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
-    async with asyncio.TaskGroup() as group:
-        engine = FakeEngine(tmp_path / "engine", group)
+    async with open_engine(tmp_path / "engine", BareMachine(tmp_path / "substrate")) as engine:
         service = service_over(engine, tmp_path)
         for call, name in ((ALICE, "of-alice"), (BOB, "of-bob")):
             await service.answer("CreateSession", call, pb.CreateSessionRequest(session_id=name))
         yield service
-        await engine.close()
 
 
 async def _listed(service: Service, call: StraightCall, *, all_owners: bool = False) -> list[tuple[str, str]]:
@@ -85,9 +83,26 @@ async def test_an_administrator_that_speaks_for_an_owner_sees_that_owners(servic
     assert await _listed(service, as_uid(0, role=Role.ADMIN, speaks_for="uid:1001")) == [("of-bob", "uid:1001")]
 
 
+async def test_a_label_selects_from_what_the_caller_sees_and_only_its_owner_changes_it(service: Service) -> None:
+    async def selected(call: StraightCall, *, all_owners: bool = False) -> list[str]:
+        request = pb.ListSessionsRequest(labels=["task=42"], all_owners=all_owners)
+        return [each.session_id for each in (await service.answer("ListSessions", call, request)).sessions]
+
+    for call, name in ((ALICE, "of-alice"), (BOB, "of-bob")):
+        await service.answer("UpdateLabels", call, pb.UpdateLabelsRequest(session_id=name, set={"task": "42"}))
+    assert await selected(ALICE) == ["of-alice"]
+    assert await selected(ADMIN) == []
+    assert await selected(ADMIN, all_owners=True) == ["of-alice", "of-bob"]
+    with pytest.raises(NotFound):
+        await service.answer("UpdateLabels", ALICE, pb.UpdateLabelsRequest(session_id="of-bob", remove=["task"]))
+    assert await selected(BOB) == ["of-bob"]
+
+
 async def test_usage_comes_only_where_it_was_asked_for(service: Service) -> None:
     for with_usage in (False, True):
         request = pb.ListSessionsRequest(with_usage=with_usage)
         (session,) = (await service.answer("ListSessions", ALICE, request)).sessions
         assert session.HasField("usage") == with_usage
-    assert (session.usage.cpu_s, session.usage.memory_bytes, session.usage.processes) == (0.5, 1024, 1)
+    assert session.usage.cpu_s > 0
+    assert session.usage.memory_bytes > 1024 * 1024  # an interpreter, which the agent is
+    assert session.usage.processes >= 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,23 @@ from grpc import aio
 from k8e._proto import sandbox_pb2 as pb
 from k8e._proto.stub import SandboxStub
 from k8e.client.channels import open_channel
-from tests.support.door import open_door
+from k8e.model import Verdict
+from tests.support.decided import asking, decide, decision, denied_once
+from tests.support.door import OpenDoor, open_door
+from tests.support.session_python import PRINTS_ARGUMENTS
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def stub(tmp_path: Path) -> AsyncIterator[SandboxStub]:
-    async with open_door(tmp_path) as door, open_channel(door.target) as channel:
+async def door(tmp_path: Path) -> AsyncIterator[OpenDoor]:
+    async with open_door(tmp_path) as door:
+        yield door
+
+
+@pytest.fixture
+async def stub(door: OpenDoor) -> AsyncIterator[SandboxStub]:
+    async with open_channel(door.target) as channel:
         yield SandboxStub(channel)
 
 
@@ -86,8 +96,11 @@ async def test_the_list_changes_by_parts_and_as_a_whole(stub: SandboxStub) -> No
     assert "anybody can register" in text
 
 
-async def test_what_a_session_asked_for_is_told_and_followed(stub: SandboxStub) -> None:
+async def test_what_a_session_asked_for_is_told_and_followed(door: OpenDoor, stub: SandboxStub) -> None:
     session_id = await _session(stub)
+    allowed = decision(door, session_id, Verdict.ALLOWED, address="203.0.113.9", rule="*.example")
+    closed_later = replace(allowed, verdict=Verdict.CLOSED, bytes_sent=3, bytes_received=5)
+    await decide(door, allowed, closed_later)
 
     async def told(**fields: Any) -> list[pb.EgressDecision]:
         return [each async for each in stub.ListEgress(pb.ListEgressRequest(session_id=session_id, **fields))]
@@ -101,7 +114,11 @@ async def test_what_a_session_asked_for_is_told_and_followed(stub: SandboxStub) 
         443,
     )
     assert (closed.rule, closed.bytes_sent, closed.bytes_received, closed.count) == ("*.example", 3, 5, 1)
-    assert [each.verdict for each in await told(limit=1, follow=True)] == ["closed", "denied"]
+    following = stub.ListEgress(pb.ListEgressRequest(session_id=session_id, limit=1, follow=True))
+    assert (await anext(aiter(following))).verdict == "closed"
+    await decide(door, replace(allowed, verdict=Verdict.DENIED))
+    assert (await anext(aiter(following))).verdict == "denied"
+    following.cancel()
 
 
 async def test_another_owners_or_no_session_has_no_network(stub: SandboxStub) -> None:
@@ -117,37 +134,47 @@ async def test_another_owners_or_no_session_has_no_network(stub: SandboxStub) ->
         assert (await _refusal(call))[0] is grpc.StatusCode.NOT_FOUND
 
 
-async def test_every_way_to_run_says_what_was_denied(stub: SandboxStub) -> None:
+async def test_every_way_to_run_says_what_was_denied(door: OpenDoor, stub: SandboxStub, tmp_path: Path) -> None:
     session_id = await _session(stub)
-    request = pb.ExecRequest(session_id=session_id, command="echo denied a.example:443")
-    (denial,) = (await stub.Exec(request)).egress_denied
-    assert (denial.host, denial.port) == ("a.example", 443)
-    assert denial.reason
+    request = pb.ExecRequest(session_id=session_id, command=asking(tmp_path))
+
+    async def outputs_of(call: AsyncIterable[pb.ExecOutput]) -> list[pb.ExecOutput]:
+        return [each async for each in call]
+
+    async with denied_once(door, session_id, tmp_path):
+        (denial,) = (await stub.Exec(request)).egress_denied
+    assert (denial.host, denial.port, denial.reason) == ("a.example", 443, "not on the list")
 
     async def start() -> AsyncIterator[pb.ExecInput]:
         yield pb.ExecInput(start=request)
 
-    outputs = [each async for each in stub.ExecAttach(start())]
+    async with denied_once(door, session_id, tmp_path):
+        outputs = await outputs_of(stub.ExecAttach(start()))
     assert list(outputs[-1].exit.egress_denied) == [denial]
 
     request.background = True
-    run_id = (await stub.Exec(request)).run_id
-    outputs = [each async for each in stub.AttachRun(pb.AttachRunRequest(run_id=run_id))]
+    async with denied_once(door, session_id, tmp_path):
+        run_id = (await stub.Exec(request)).run_id
+        outputs = await outputs_of(stub.AttachRun(pb.AttachRunRequest(run_id=run_id)))
     assert list(outputs[-1].exit.egress_denied) == [denial]
     assert list((await stub.PollRun(pb.PollRunRequest(run_id=run_id))).egress_denied) == [denial]
 
 
 async def test_packages_are_installed_by_name_without_a_shell(stub: SandboxStub) -> None:
     session_id = await _session(stub)
+    python = pb.ExecRequest(session_id=session_id, command=PRINTS_ARGUMENTS)
+    assert (await stub.Exec(python)).exit_code == 0
     request = pb.PipInstallRequest(session_id=session_id, packages=["six>=1.0,<2", "requests[socks]"])
     answer = await stub.PipInstall(request)
-    assert answer.output.endswith("-- six>=1.0,<2 requests[socks]")
+    assert answer.output.split("\n")[-4:] == ["--", "six>=1.0,<2", "requests[socks]", ""]
     assert answer.exit_code == 0
     for hostile in ("--index-url=http://evil.example", "a; touch b", "../a", "a @ http://evil.example/a.whl", "$(id)"):
         request = pb.PipInstallRequest(session_id=session_id, packages=[hostile])
         assert (await _refusal(stub.PipInstall(request)))[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_the_servers_status_counts_decisions(stub: SandboxStub) -> None:
+async def test_the_servers_status_counts_decisions(door: OpenDoor, stub: SandboxStub) -> None:
+    denied = decision(door, await _session(stub), Verdict.DENIED)
+    await decide(door, denied, denied)
     status = await stub.ServerStatus(pb.ServerStatusRequest())
     assert json.loads(status.egress_json)["denied"] == 2

@@ -51,6 +51,23 @@ async def test_sessions(client: AsyncSandboxClient, stub: SandboxStub) -> None:
     assert sorted(each.session_id for each in await client.sessions()) == made
 
 
+async def test_sessions_that_a_label_selects(client: AsyncSandboxClient, stub: SandboxStub) -> None:
+    made = [
+        await client.create_session(session_id=f"s-{number:02}", labels={"even": "yes"} if number % 2 == 0 else None)
+        for number in range(COUNT)
+    ]
+    first = await stub.ListSessions(pb.ListSessionsRequest(labels=["even=yes"]))
+    assert 0 < len(first.sessions) < COUNT // 2
+    assert first.next_page_token
+    assert [each.session_id for each in await client.sessions(labels={"even": "yes"})] == made[::2]
+    # What changes between two pages neither hides nor repeats the others.
+    await client.update_labels(first.sessions[-1].session_id, remove=["even"])
+    request = pb.ListSessionsRequest(labels=["even"], page_token=first.next_page_token)
+    second = await stub.ListSessions(request)
+    shown = [each.session_id for each in (*first.sessions, *second.sessions)]
+    assert shown == made[::2][: len(shown)]
+
+
 async def test_files(client: AsyncSandboxClient, stub: SandboxStub) -> None:
     session_id = await client.create_session()
     for number in range(COUNT):

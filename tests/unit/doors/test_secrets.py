@@ -42,6 +42,7 @@ async def test_a_secret_is_set_listed_used_and_deleted(stub: SandboxStub) -> Non
 
 
 async def test_a_brokered_secret_is_shown_with_its_host_and_the_usual_header(stub: SandboxStub) -> None:
+    await stub.SetSecret(pb.SetSecretRequest(name="github", key="token", value=b"hush-hush"))
     asked = pb.BrokeredSecret(secret_name="github", key="token", env_var="GH", host="api.github.com")
     created = await stub.CreateSession(pb.CreateSessionRequest(brokered_secrets=[asked]))
     (shown,) = (await stub.GetSession(pb.GetSessionRequest(session_id=created.session_id))).brokered_secrets

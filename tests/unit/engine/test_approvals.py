@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from k8e.engine.approvals import MAX_TEXT_BYTES, Approval, Approvals, check_text
 from k8e.engine.settings import Quotas
-from k8e.engine.tasks import Tasks
 from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, K8eError, NotFound
 from k8e.model import ApprovalId, ApprovalStatus, OwnerId, SandboxId, SessionId
+from k8e.tasks import Tasks
 from tests.support.clock import Clock
 
 pytestmark = pytest.mark.anyio

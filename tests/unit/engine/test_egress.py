@@ -37,9 +37,13 @@ async def events(tmp_path: Path) -> AsyncIterator[EventLog]:
     log.close()
 
 
+async def _settled() -> None:
+    """Nothing is on its way."""
+
+
 @pytest.fixture
 def egress(events: EventLog, clock: _Clock) -> Egress:
-    held = Egress(events, clock=clock)
+    held = Egress(events, _settled, clock=clock)
     held.hold(_BOX, _OWNER, _SESSION)
     return held
 
@@ -71,17 +75,19 @@ async def test_what_was_denied_since_a_moment_is_told_once_each(egress: Egress) 
     assert await egress.denials_since(_BOX, egress.mark(_BOX)) == ()
 
 
-async def test_a_decision_that_is_still_on_its_way_through_the_loop_counts(egress: Egress) -> None:
+async def test_a_decision_that_is_still_on_its_way_is_waited_for(events: EventLog, clock: _Clock) -> None:
     queue: asyncio.Queue[Decision] = asyncio.Queue()
 
     async def decisions() -> AsyncIterator[Decision]:
         while True:
             yield await queue.get()
+            queue.task_done()
 
+    egress = Egress(events, queue.join, clock=clock)
+    egress.hold(_BOX, _OWNER, _SESSION)
     async with asyncio.TaskGroup() as group:
-        listening = group.create_task(egress.listen(decisions()))
-        await asyncio.sleep(0)
         queue.put_nowait(_denied("late.example"))
+        listening = group.create_task(egress.listen(decisions))
         assert await egress.denials_since(_BOX, 0) == (Denial("late.example", 443, "no"),)
         listening.cancel()
 

@@ -12,9 +12,9 @@ from k8e.engine.boxes import Box
 from k8e.engine.execs import ExecStream
 from k8e.engine.files import Files
 from k8e.engine.substrate import Substrate
-from k8e.engine.tasks import Tasks
 from k8e.errors import SandboxFailed, SandboxLost
-from k8e.model import Death, Outcome, Reason, SandboxId, Template
+from k8e.model import Death, Outcome, Reason, SandboxId
+from k8e.tasks import Tasks
 from k8e.wire.aio import Event, Link, LinkLost
 
 pytestmark = pytest.mark.anyio
@@ -61,27 +61,18 @@ class _Reachable:
 
     def __init__(self, *links: _Agent) -> None:
         self.links = list(links)
-        self._gone = asyncio.Event()
+        self.box: Box | None = None
 
-    async def dial(self, sandbox: SandboxId) -> Link:
+    async def connect(self, sandbox: SandboxId) -> Link:
         if not self.links:
-            self._gone.set()
+            assert self.box is not None
+            asyncio.get_running_loop().call_soon(self.box.end, Death(detail="killed"))
             raise ConnectionRefusedError
         return cast("Link", self.links.pop(0))
 
-    async def death(self, sandbox: SandboxId) -> Death:
-        await self._gone.wait()
-        return Death(detail="killed")
-
-    async def out_of_memory(self, sandbox: SandboxId) -> None:
-        await asyncio.Event().wait()
-
-    def oom_kills(self, sandbox: SandboxId) -> int:
-        return 0
-
 
 async def _connected(sandbox: _Reachable, tasks: Tasks) -> Box:
-    box = Box(SandboxId("sb-x"), Template(), cast("Substrate", sandbox), tasks)
+    sandbox.box = box = Box(SandboxId("sb-x"), cast("Substrate", sandbox), tasks)
     await box.connect()
     return box
 

@@ -1,4 +1,4 @@
-"""The service over the fake engine in this process, with its MCP clients."""
+"""The service over the real engine on bare sandboxes in this process, with its MCP clients."""
 
 from __future__ import annotations
 

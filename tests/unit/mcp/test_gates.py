@@ -131,15 +131,17 @@ async def test_a_question_is_shown_once_however_many_calls_wait_in_the_session(
     assert len(person.asked) == len(await caller.approvals(all=True)) == 2
 
 
-async def test_the_person_is_asked_about_a_tenants_session_that_is_to_be_made(door: OpenDoor) -> None:
+async def test_the_person_is_asked_about_a_tenants_session_that_is_to_be_made(data_dir: Path) -> None:
     """It has no name yet."""
-    door.engine.gates = ServerGates(egress=True)
     person = Person(approve=True)
-    async with agent(door.target, elicitation=person) as client:
+    async with (
+        open_door(data_dir, gates=ServerGates(egress=True)) as door,
+        agent(door.target, elicitation=person) as client,
+    ):
         made = await called(client, "sandbox_create_session", tenant_id="team", allowed_hosts=["new.example"])
         assert made.structured_content["allowed_hosts"] == ["new.example"]
-    (question,) = person.asked
-    assert 'create a session of tenant "team" that may reach "new.example"' in question
+    (shown,) = person.asked
+    assert 'create a session of tenant "team" that may reach "new.example"' in shown
 
 
 async def test_the_person_is_asked_about_the_own_session_of_a_tenant(
@@ -153,17 +155,26 @@ async def test_the_person_is_asked_about_the_own_session_of_a_tenant(
     assert len(person.asked) == 1
 
 
-async def test_the_person_is_asked_about_a_sub_agent(door: OpenDoor, caller: AsyncSandboxClient) -> None:
-    await caller.set_secret("token", "x")
-    parent = await caller.create_session(secret_refs=[SecretRef(secret_name="token", key="value", env_var="TOKEN")])
-    door.engine.gates = ServerGates(secrets=True)
+async def test_the_person_is_asked_about_a_sub_agent(data_dir: Path) -> None:
+    token = SecretRef(secret_name="token", key="value", env_var="TOKEN")
     person = Person(approve=True)
-    async with agent(door.target, elicitation=person) as client:
+    async with (
+        open_door(data_dir, gates=ServerGates(secrets=True)) as door,
+        AsyncSandboxClient(target=door.target) as caller,
+        agent(door.target, elicitation=person) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        await caller.set_secret("token", "x")
+        _, other = door.keys.create("other", owner=f"uid:{os.geteuid()}")
+        async with AsyncSandboxClient(target=dataclasses.replace(door.target, api_key=other)) as asking:
+            creating = group.create_task(asking.create_session(secret_refs=[token]), name="create")
+            await caller.approve((await question(caller)).approval_id)
+            parent = await creating
         made = await called(client, "sandbox_run_subagent", parent_session_id=parent)
     assert made.structured_content["session_id"]
-    (question,) = person.asked
-    assert 'sees the value of "token:value" as "TOKEN"' in question
-    assert parent in question
+    (shown,) = person.asked
+    assert 'sees the value of "token:value" as "TOKEN"' in shown
+    assert parent in shown
 
 
 async def test_what_somebody_else_asked_in_the_session_is_not_shown(

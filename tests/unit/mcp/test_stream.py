@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp_types import INVALID_REQUEST, PARSE_ERROR
 
+from k8e.client import AsyncSandboxClient
 from k8e.mcp import admission
+from k8e.mcp.hosting import build_server
+from k8e.mcp.scope import ClientScope
+from k8e.mcp.stream import serve
 from k8e.model import OwnerId
 from tests.support.door import OpenDoor
+from tests.support.inside import exists, gone
 from tests.support.mcp_wire import INITIALIZE, Wire, wire
 
 pytestmark = pytest.mark.anyio
@@ -35,10 +42,6 @@ async def until(found: Any) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not found():
             await asyncio.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 def sessions(door: OpenDoor) -> list[str]:
@@ -147,9 +150,9 @@ async def test_a_cancelled_call_ends_its_command_and_is_not_answered(
     await lines.begin()
     await lines.send(call(7, "sandbox_run", code=f"echo $$ > {tmp_path}/pid; exec sleep 1000"))
     pid = await started(door, tmp_path / "pid")
-    assert is_alive(pid)
+    assert exists(pid)
     await lines.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}})
-    await until(lambda: not is_alive(pid))
+    await gone(pid)
     assert (await lines.ask("ping"))["id"] == 1
     await lines.end()
     assert await lines.rest() == []
@@ -161,8 +164,42 @@ async def test_a_cut_ends_what_runs_and_keeps_the_sandbox_for_the_grace(door: Op
         await lines.send(call(7, "sandbox_run", code=f"echo $$ > {tmp_path}/pid; exec sleep 1000"))
         pid = await started(door, tmp_path / "pid")
         lines.cut()
-        await until(lambda: not is_alive(pid))
+        await gone(pid)
     assert len(sessions(door)) == 1
+
+
+async def test_an_id_is_free_as_soon_as_its_answer_has_arrived(door: OpenDoor) -> None:
+    """Also while the server has not come back from sending it, as on a slow connection."""
+    asked, arrived = asyncio.Queue[dict[str, Any]](), asyncio.Queue[dict[str, Any]]()
+    may_return = asyncio.Event()
+    may_return.set()
+
+    async def lines() -> AsyncIterator[bytes]:
+        while True:
+            yield json.dumps(await asked.get()).encode()
+
+    async def write(line: bytes) -> None:
+        arrived.put_nowait(json.loads(line))
+        await may_return.wait()
+
+    async def answer() -> dict[str, Any]:
+        return await asyncio.wait_for(arrived.get(), PATIENCE_S)
+
+    async with AsyncSandboxClient(target=door.target) as client, asyncio.TaskGroup() as group:
+        server = build_server(client, ClientScope(client, "somebody"))
+        serving = group.create_task(serve(server, lines(), write), name="server")
+        asked.put_nowait(INITIALIZE)
+        assert (await answer())["id"] == INITIALIZE["id"]
+        asked.put_nowait({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        may_return.clear()
+        asked.put_nowait({"jsonrpc": "2.0", "id": 8, "method": "ping"})
+        first = await answer()
+        asked.put_nowait({"jsonrpc": "2.0", "id": 8, "method": "ping"})
+        for _ in range(100):  # until it is read: it would be refused now
+            await asyncio.sleep(0)
+        may_return.set()
+        assert [first, await answer()] == [{"jsonrpc": "2.0", "id": 8, "result": {}}] * 2
+        serving.cancel()
 
 
 async def test_an_id_that_is_used_twice_is_refused_without_touching_the_first(lines: Wire, tmp_path: Path) -> None:

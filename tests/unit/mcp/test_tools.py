@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +21,11 @@ from mcp_types import (
 
 from k8e.mcp import files, resources
 from k8e.model import OwnerId, SessionId
+from tests.support.decided import asking, denied_once
 from tests.support.door import OpenDoor
 from tests.support.mcp_calls import called
 from tests.support.mcp_wire import agent, first_text
+from tests.support.session_python import PRINTS_ARGUMENTS
 
 pytestmark = pytest.mark.anyio
 
@@ -107,7 +110,8 @@ async def test_every_tool_but_the_one_that_destroys_uses_the_client_s_own_sessio
     assert [each["path"] for each in (await fields(client, "sandbox_list_files"))["files"]] == ["/workspace/note.txt"]
     assert (await fields(client, "sandbox_exec", command="cat note.txt"))["stdout"] == "kept\n"
     assert first_text((await called(client, "sandbox_exec_stream", command="cat note.txt")).content) == "kept\n"
-    assert (await fields(client, "sandbox_pip_install", packages=["wheel"]))["exit_code"] == 0
+    await fields(client, "sandbox_run", code=PRINTS_ARGUMENTS)
+    assert (await fields(client, "sandbox_pip_install", packages=["wheel"]))["output"].endswith("--\nwheel\n")
     child = (await fields(client, "sandbox_run_subagent"))["session_id"]
     assert (
         first_text((await called(client, "sandbox_read_file", session_id=child, path="note.txt")).content) == "kept\n"
@@ -187,9 +191,12 @@ async def test_output_that_is_no_text_comes_exactly_where_asked(client: Client) 
     assert base64.b64decode(exact["stdout_base64"]) == b"\xff\x00"
 
 
-async def test_a_host_that_was_refused_is_named_with_the_way_to_get_it(client: Client) -> None:
-    """The fake engine denies what a command says it was denied."""
-    found = await fields(client, "sandbox_run", code="echo denied files.example:443")
+async def test_a_host_that_was_refused_is_named_with_the_way_to_get_it(
+    client: Client, door: OpenDoor, tmp_path: Path
+) -> None:
+    session_id = (await fields(client, "sandbox_run", code="true"))["session_id"]
+    async with denied_once(door, session_id, tmp_path, name="files.example"):
+        found = await fields(client, "sandbox_run", code=asking(tmp_path))
     assert [each["host"] for each in found["egress_denied"]] == ["files.example"]
     assert 'allowed_hosts ["files.example"]' in found["egress_fix"]
 

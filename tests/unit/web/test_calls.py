@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from mcp.server.streamable_http import REQUEST_CANCELLED
 from k8e.client import AsyncSandboxClient
 from tests.support.agents_door import agents_door
 from tests.support.door import open_door
+from tests.support.inside import exists, gone
 
 pytestmark = pytest.mark.anyio
 
@@ -74,28 +74,14 @@ async def asking(tmp_path: Path) -> AsyncIterator[Asking]:
         yield Asking(http, f"{url}/mcp", sandbox, await sandbox.create_session())
 
 
-async def ended(pid: int) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while is_running(pid):
-            await asyncio.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize("has_token", [False, True])
 async def test_a_command_ends_with_the_client_that_waits_for_it(asking: Asking, has_token: bool) -> None:
     async with asking.token() as token, asyncio.TaskGroup() as group:
         waiting = group.create_task(asking.slow(7, **(token if has_token else {})), name="client")
         pid = await asking.pid()
-        assert is_running(pid)
+        assert exists(pid)
         waiting.cancel()
-        await ended(pid)
+        await gone(pid)
 
 
 async def test_a_client_can_say_that_it_does_not_want_an_answer_any_more(asking: Asking) -> None:
@@ -105,13 +91,13 @@ async def test_a_client_can_say_that_it_does_not_want_an_answer_any_more(asking:
         # Another client's number 7, nobody's, and another number of its own are not this one.
         for request_id, token in ((7, theirs), (7, {}), (8, mine)):
             assert await asking.cancel(request_id, **token) == 202
-        assert is_running(pid)
+        assert exists(pid)
         assert not waiting.done()
         assert await asking.cancel(7, **mine) == 202
         answer = await waiting
         assert (answer.status_code, answer.json()["id"]) == (200, 7)
         assert answer.json()["error"]["code"] == REQUEST_CANCELLED
-        await ended(pid)
+        await gone(pid)
 
 
 async def test_an_identity_that_asks_too_much_is_told_so(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,10 @@
-"""Flags of commands that look at a session: its log, events, processes, and what it uses."""
+"""Flags of commands that look at a session or into it: its log, events, processes, ports, and what it uses."""
 
 from __future__ import annotations
 
 from k8e.cli.grammar import Parser, add_all_owners, add_output
 
-__all__ = ["fill_events", "fill_log", "fill_ps", "fill_shell", "fill_top"]
+__all__ = ["fill_events", "fill_forward", "fill_log", "fill_ps", "fill_shell", "fill_top"]
 
 
 def fill_log(log: Parser) -> None:
@@ -35,6 +35,23 @@ def fill_top(top: Parser) -> None:
     add_all_owners(top)
     add_output(top, default="table")
     top.set_defaults(handler="top:show_top", starts_server=False)
+
+
+def fill_forward(forward: Parser) -> None:
+    forward.add_argument(
+        "words",
+        nargs="+",
+        metavar="[SESSION] [LOCAL:]REMOTE",
+        help="a session (default: the shared one), then ports: 8080:8000 is port 8080 here and port 8000 inside, 8000 is "
+        "the same on both sides, 0:8000 takes any local port that is free; the line that is printed has it",
+    )
+    forward.add_argument(
+        "--address",
+        default="127.0.0.1",
+        help="where to listen (default 127.0.0.1: only this machine; 0.0.0.0 lets everybody in who reaches it)",
+    )
+    forward.add_argument("--tenant", default="", help="whose shared session")
+    forward.set_defaults(handler="forward:forward_ports", uses_sdk=True)
 
 
 def fill_shell(shell: Parser) -> None:

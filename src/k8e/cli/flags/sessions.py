@@ -11,6 +11,7 @@ __all__ = [
     "fill_destroy",
     "fill_egress",
     "fill_get",
+    "fill_label",
     "fill_pull",
     "fill_sessions",
     "fill_status",
@@ -32,6 +33,9 @@ def fill_create(create: Parser) -> None:
     create.add_argument("--tenant", default="", help="a name whose /workspace outlives the session")
     create.add_argument("--session-id", default="", help="an id of your own choice")
     create.add_argument("--env", action="append", default=[], metavar="K=V", help="a variable for every command")
+    create.add_argument(
+        "--label", action="append", default=[], metavar="K=V", help="a label, by which `sessions --label` finds it"
+    )
     create.add_argument("--secret", action="append", default=[], metavar="ENV=NAME:KEY", help="a secret as a variable")
     create.add_argument(
         "--broker",
@@ -73,9 +77,25 @@ def fill_get(get: Parser) -> None:
 
 def fill_sessions(sessions: Parser) -> None:
     sessions.add_argument("--phase", default="Active", help="Active (default), another phase, or all")
+    sessions.add_argument(
+        "--label",
+        action="append",
+        default=[],
+        metavar="K[=V]",
+        help="only those with this label, whatever its value is without =V; several must all be there",
+    )
+    sessions.add_argument("--show-labels", action="store_true", help="in the table, too")
     add_all_owners(sessions)
     add_output(sessions)
     sessions.set_defaults(handler="sessions:list_sessions")
+
+
+def fill_label(label: Parser) -> None:
+    label.add_argument("session_id")
+    label.add_argument(
+        "changes", nargs="*", metavar="CHANGE", help="K=V sets one, K- removes one; without a change, show them"
+    )
+    label.set_defaults(handler="sessions:label_session")
 
 
 def fill_destroy(destroy: Parser) -> None:

@@ -12,7 +12,7 @@ from k8e.client.aio import AsyncSandboxClient
 from k8e.client.discovery import Target
 from k8e.client.sync.faces import Blocking, Iterating, Making
 from k8e.client.sync.loop import LoopThread
-from k8e.client.sync.session import Process, Session
+from k8e.client.sync.session import Forward, PortConnection, Process, Session
 
 __all__ = ["SandboxClient", "sandbox_session"]
 
@@ -79,6 +79,8 @@ class SandboxClient:
     exec_output = Iterating(AsyncSandboxClient.exec_output)
     attach_exec = Iterating(AsyncSandboxClient.attach_exec)
     start_process = Making(AsyncSandboxClient.start_process, Process)
+    open_port = Making(AsyncSandboxClient.open_port, PortConnection)
+    forward = Making(AsyncSandboxClient.forward, Forward)
     start_run = Blocking(AsyncSandboxClient.start_run)
     poll_run = Blocking(AsyncSandboxClient.poll_run)
     attach_run = Iterating(AsyncSandboxClient.attach_run)
@@ -91,6 +93,7 @@ class SandboxClient:
     get = Blocking(AsyncSandboxClient.get)
     sessions = Blocking(AsyncSandboxClient.sessions)
     extend = Blocking(AsyncSandboxClient.extend)
+    update_labels = Blocking(AsyncSandboxClient.update_labels)
     subagent = Blocking(AsyncSandboxClient.subagent)
     processes = Blocking(AsyncSandboxClient.processes)
     events = Blocking(AsyncSandboxClient.events)

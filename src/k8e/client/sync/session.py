@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from types import TracebackType
 from typing import Generic, Self, TypeVar, cast
 
+from k8e.client.ports import AsyncForward, AsyncPortConnection
 from k8e.client.processes import AsyncProcess, AsyncProcessInput
 from k8e.client.runs import AsyncRun
 from k8e.client.session import AsyncChildren, AsyncSession, AsyncSessionFiles
@@ -14,7 +15,17 @@ from k8e.client.sync.loop import LoopThread
 from k8e.client.terminals import AsyncTerminal
 from k8e.client.values import Chunk, Exit
 
-__all__ = ["Children", "Process", "ProcessInput", "Run", "Session", "SessionFiles", "Terminal"]
+__all__ = [
+    "Children",
+    "Forward",
+    "PortConnection",
+    "Process",
+    "ProcessInput",
+    "Run",
+    "Session",
+    "SessionFiles",
+    "Terminal",
+]
 
 A = TypeVar("A")
 
@@ -81,6 +92,46 @@ class Process(Plain[AsyncProcess]):
     wait = Blocking(AsyncProcess.wait)
     kill = Blocking(AsyncProcess.kill)
     close = Blocking(AsyncProcess.close)
+
+
+class PortConnection(Plain[AsyncPortConnection]):
+    """A connection to a server inside. Receive while you send: as with every connection, a full one waits."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def port(self) -> int:
+        return self.calls.port
+
+    receive = Blocking(AsyncPortConnection.receive)
+    send = Blocking(AsyncPortConnection.send)
+    send_eof = Blocking(AsyncPortConnection.send_eof)
+    ended = Blocking(AsyncPortConnection.ended)
+    close = Blocking(AsyncPortConnection.close)
+
+
+class Forward(Plain[AsyncForward]):
+    """A port of this machine that leads to one inside, until it is closed."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def port(self) -> int:
+        return self.calls.port
+
+    close = Blocking(AsyncForward.close)
 
 
 class Terminal(Plain[AsyncTerminal]):
@@ -162,9 +213,12 @@ class Session(Plain[AsyncSession]):
     background = Making(AsyncSession.background, Run)
     start = Making(AsyncSession.start, Run)
     runs = Blocking(AsyncSession.runs)
+    open_port = Making(AsyncSession.open_port, PortConnection)
+    forward = Making(AsyncSession.forward, Forward)
     terminal = Making(AsyncSession.terminal, Terminal)
     info = Blocking(AsyncSession.info)
     extend = Blocking(AsyncSession.extend)
+    update_labels = Blocking(AsyncSession.update_labels)
     destroy = Blocking(AsyncSession.destroy)
     processes = Blocking(AsyncSession.processes)
     events = Blocking(AsyncSession.events)

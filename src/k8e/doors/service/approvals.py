@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.doors.engine import ApprovalView, Engine
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call, whose
 from k8e.doors.service.paging import page
 from k8e.doors.service.presence import Presence
+from k8e.engine.approvals import Approval
+from k8e.engine.engine import Engine
 from k8e.errors import Conflict, InvalidSpec, NotFound
 from k8e.model import ApprovalPlace, ApprovalStatus, approval_place
 
@@ -52,13 +53,13 @@ class ApprovalRpcs:
         return pb.ListApprovalsResponse(approvals=messages, next_page_token=more)
 
 
-def token_of(view: ApprovalView) -> bytes:
+def token_of(view: Approval) -> bytes:
     """Where a page ended. The question itself may be decided, or gone, when the next page is asked for."""
     is_over, when, approval_id = place_of(view)
     return f"{int(is_over)} {when!r} {approval_id}".encode()
 
 
-def after(found: Sequence[ApprovalView], token: bytes) -> Sequence[ApprovalView]:
+def after(found: Sequence[Approval], token: bytes) -> Sequence[Approval]:
     """What comes after the place at which a page ended. Raises: InvalidSpec.
 
     A question that is decided meanwhile moves back in the list: it may come twice, and none is left out.
@@ -73,12 +74,12 @@ def after(found: Sequence[ApprovalView], token: bytes) -> Sequence[ApprovalView]
     return [each for each in found if place_of(each) > place]
 
 
-def place_of(view: ApprovalView) -> ApprovalPlace:
+def place_of(view: Approval) -> ApprovalPlace:
     is_pending = view.status is ApprovalStatus.PENDING
     return approval_place(is_pending=is_pending, asked_at=view.asked_at, approval_id=view.approval_id)
 
 
-def check_same(asked: ApprovalView, *, session: str, action: str) -> None:
+def check_same(asked: Approval, *, session: str, action: str) -> None:
     """One answer must not stand for another question. Raises: NotFound, Conflict."""
     if session and session != asked.session_id:
         raise NotFound("approval", asked.approval_id)
@@ -86,7 +87,7 @@ def check_same(asked: ApprovalView, *, session: str, action: str) -> None:
         raise Conflict(f"approval {asked.approval_id} is for another action: ask for this one without approval_id")
 
 
-def confirmation(view: ApprovalView) -> pb.ConfirmActionResponse:
+def confirmation(view: Approval) -> pb.ConfirmActionResponse:
     return pb.ConfirmActionResponse(
         approval_id=view.approval_id,
         approved=view.status is ApprovalStatus.APPROVED,
@@ -97,7 +98,7 @@ def confirmation(view: ApprovalView) -> pb.ConfirmActionResponse:
     )
 
 
-def approval_message(view: ApprovalView) -> pb.Approval:
+def approval_message(view: Approval) -> pb.Approval:
     return pb.Approval(
         approval_id=view.approval_id,
         session_id=view.session_id,

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from k8e.audit import BUSY_NOTE
 from k8e.buckets import Buckets
-from k8e.doors.engine import ApprovalView
 from k8e.doors.service.call import Call
 from k8e.doors.service.edge import Stream
 from k8e.doors.service.errors import outcome
 from k8e.doors.service.naming import LOOKS, Names, cut, made, may_stop, objects
 from k8e.doors.service.record_quota import SEVERAL, Later, RecordQuota
+from k8e.engine.approvals import Approval
 from k8e.errors import Denied, K8eError
 from k8e.identity.presented import Presented, TcpPeer, UnixPeer
 
@@ -102,7 +102,7 @@ class Auditing:
                 else:
                     self._change(call.owner, record)
 
-    def at_gate(self, step: str, question: ApprovalView) -> None:
+    def at_gate(self, step: str, question: Approval) -> None:
         """A call waits for a person, or has waited: a record of its own, because the server may die meanwhile."""
         self._change(
             question.owner,

@@ -17,12 +17,14 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.doors.engine import Engine, ExecStream, Output, RunView
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call
 from k8e.doors.service.encoding import LARGE_BYTES, FairWorker, LargeAnswer, Piece, text
 from k8e.doors.service.network import denial_messages
 from k8e.doors.service.sessions import shown
+from k8e.engine.engine import Engine
+from k8e.engine.execs import ExecStream, Output
+from k8e.engine.runs import RunView
 from k8e.errors import InvalidSpec, SandboxLost
 from k8e.model import Argv, Code, Command, Denial, ExecResult, Outcome, Shell
 
@@ -57,8 +59,10 @@ class ExecRpcs:
             command(request, stdin=request.with_stdin),
             exec_id=fields.word(request.exec_id, "exec_id", required=False),
             asked_by=asked_by,
-            reserve=call.reservation.grow,
+            # Twice: what is captured here is there once more when it is encoded, and must not take the room for that.
+            reserve=lambda count: call.reservation.grow(2 * count),
         )
+        call.reservation.resize(len(result.stdout) + len(result.stderr))
         return await with_output(
             self._worker, call, answer(result, request), stdout=result.stdout, stderr=result.stderr
         )

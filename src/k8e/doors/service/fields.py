@@ -23,6 +23,7 @@ __all__ = [
     "number_token",
     "offset",
     "path",
+    "port",
     "positive",
     "run_id",
     "runtime",
@@ -48,6 +49,7 @@ HOST_BYTES = 1024
 SECONDS_MAX = 100 * 365 * 24 * 3600.0
 """A hundred years: whoever wants more wants no limit."""
 OFFSET_MAX = 1 << 62
+PORT_MAX = 65535
 
 ALIASES = {
     "": Language.BASH,
@@ -196,6 +198,12 @@ def number_token(token: bytes, field: str = "page_token") -> int:
     if not token.isdigit() or len(token) > 18:
         raise InvalidSpec("is none that an answer had", field=field)
     return int(token)
+
+
+def port(value: int, field: str = "port") -> int:
+    if not 0 < value <= PORT_MAX:
+        raise InvalidSpec(f"must be 1-{PORT_MAX}", field=field)
+    return value
 
 
 def signal_number(value: int, field: str = "signal") -> int:

@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator
 
 from k8e._proto import sandbox_pb2 as pb
 from k8e.capture import Capture
-from k8e.doors.engine import Engine, FileChange
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call
 from k8e.doors.service.encoding import CONTENT_BYTES, FairWorker, LargeAnswer
 from k8e.doors.service.execs import with_output
 from k8e.doors.service.paging import page
+from k8e.engine.engine import Engine
+from k8e.engine.files import FileChange
 from k8e.errors import Exhausted, InvalidSpec
 from k8e.model import FileEntry
 

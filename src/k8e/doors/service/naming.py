@@ -19,8 +19,8 @@ LOOKS = frozenset({
 """Calls that change nothing, unless they say that they may stop something."""
 OBJECTS = (
     "session_id", "parent_session_id", "run_id", "exec_id", "terminal_id", "approval_id", "tenant_id", "name", "path",
-    "source", "target", "image", "hosts", "add", "remove", "packages", "action", "approved", "reason", "presence", "role", "owner",
-    "stop",
+    "source", "target", "image", "labels", "hosts", "add", "set", "remove", "packages", "action", "approved", "reason", "presence", "role", "owner",
+    "stop", "port",
 )  # fmt: skip
 CALLED = {"owner": "for_owner"}
 """Where a record has a field of that name for something else: there, `owner` is whose call it was."""
@@ -62,6 +62,7 @@ def named(message: Any, names: tuple[str, ...]) -> Names:
         if f"{name}_bytes" in known:
             value = getattr(message, f"{name}_bytes").decode("utf-8", "backslashreplace") or value
         if name in known and known[name].is_repeated:
+            # Of labels the keys: their values are contents.
             value = ",".join(value)
         if value != "":
             found[CALLED.get(name, name)] = cut(value) if isinstance(value, str) else value

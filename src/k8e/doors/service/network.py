@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.doors.engine import Engine
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call
 from k8e.doors.service.encoding import LARGE_BYTES
+from k8e.engine.engine import Engine
 from k8e.model import Decision, Denial, SessionId
 
 __all__ = ["NetworkRpcs", "denial_messages"]

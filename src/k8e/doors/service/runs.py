@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.doors.engine import Engine, RunView
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call, too_much_memory
 from k8e.doors.service.encoding import LARGE_BYTES, FairWorker, LargeAnswer
@@ -13,6 +12,8 @@ from k8e.doors.service.execs import exit_message, offsets, output_message, with_
 from k8e.doors.service.network import denial_messages
 from k8e.doors.service.paging import page
 from k8e.doors.service.sessions import shown
+from k8e.engine.engine import Engine
+from k8e.engine.runs import RunView
 from k8e.model import Outcome
 
 __all__ = ["RunRpcs"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.doors.engine import Engine
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call, whose
+from k8e.engine.engine import Engine
 from k8e.model import Brokered, SecretRef
 
 __all__ = ["SecretRpcs", "brokered", "brokered_messages", "secret_refs"]

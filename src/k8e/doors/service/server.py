@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.doors.engine import EgressCounts, Engine, PoolStatus
 from k8e.doors.service.call import Call
+from k8e.engine.egress import EgressCounts
+from k8e.engine.engine import Engine
+from k8e.engine.substrate import PoolStatus
 from k8e.model import Template
 
 __all__ = ["ServerFacts", "ServerRpcs"]

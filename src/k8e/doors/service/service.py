@@ -14,7 +14,6 @@ from google.protobuf.descriptor import MethodDescriptor
 
 from k8e import full_disk
 from k8e._proto import sandbox_pb2 as pb
-from k8e.doors.engine import Engine
 from k8e.doors.service.approvals import ApprovalRpcs
 from k8e.doors.service.call import Call
 from k8e.doors.service.encoding import FairWorker
@@ -24,12 +23,14 @@ from k8e.doors.service.files import FileRpcs
 from k8e.doors.service.identity import IdentityRpcs
 from k8e.doors.service.mcp import McpRpcs
 from k8e.doors.service.network import NetworkRpcs
+from k8e.doors.service.ports import PortRpcs
 from k8e.doors.service.presence import IN_PERSON, Presence
 from k8e.doors.service.runs import RunRpcs
 from k8e.doors.service.secrets import SecretRpcs
 from k8e.doors.service.server import ServerFacts, ServerRpcs
 from k8e.doors.service.sessions import SessionRpcs
 from k8e.doors.service.terminals import TerminalRpcs
+from k8e.engine.engine import Engine
 from k8e.errors import HostUnsupported, K8eError, SandboxFailed, SandboxLost, StoreFailed
 from k8e.model import SessionSpec
 
@@ -64,6 +65,7 @@ class Service:
             RunRpcs(engine, self.worker),
             FileRpcs(engine, self.worker),
             TerminalRpcs(engine),
+            PortRpcs(engine),
             SecretRpcs(engine),
             NetworkRpcs(engine),
             identity,

@@ -1,4 +1,4 @@
-"""Sessions: create, look, list, extend, destroy; sub-agents; workspaces; what happened in them."""
+"""Sessions: create, look, list, extend, label, destroy; sub-agents; workspaces; what happened in them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import math
 from collections.abc import Callable
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.doors.engine import Engine, SessionView
 from k8e.doors.service import fields, secrets
 from k8e.doors.service.call import Call, whose
 from k8e.doors.service.paging import page
+from k8e.engine import labels
+from k8e.engine.engine import Engine
+from k8e.engine.session import SessionView
 from k8e.errors import NotFound
 from k8e.model import Gates, Limits, SessionSpec, Usage
 
@@ -58,7 +60,8 @@ class SessionRpcs:
 
     async def ListSessions(self, call: Call, request: pb.ListSessionsRequest) -> pb.ListSessionsResponse:
         phase = fields.word(request.phase, "phase", required=False) or "Active"
-        found = self._engine.list_sessions(whose(call, request, "sessions"), None if phase == "all" else phase)
+        owner, wanted = whose(call, request, "sessions"), labels.selector(request.labels)
+        found = self._engine.list_sessions(owner, None if phase == "all" else phase, wanted)
         views = [view for view in sorted(found, key=place_in_list) if place_in_list(view) > request.page_token]
         messages = await page(views, session_message)
         more = place_in_list(views[len(messages) - 1]) if len(messages) < len(views) else b""
@@ -85,6 +88,12 @@ class SessionRpcs:
         )
         return session_message(view)
 
+    async def UpdateLabels(self, call: Call, request: pb.UpdateLabelsRequest) -> pb.GetSessionResponse:
+        view = await self._engine.update_labels(
+            call.owner, fields.session_id(request.session_id), set=dict(request.set), remove=tuple(request.remove)
+        )
+        return session_message(view)
+
     async def RunSubAgent(self, call: Call, request: pb.RunSubAgentRequest) -> pb.RunSubAgentResponse:
         parent = fields.session_id(request.parent_session_id, "parent_session_id")
         # Other servers take these two; here a child is like its parent.
@@ -104,7 +113,7 @@ class SessionRpcs:
     async def GetTranscript(self, call: Call, request: pb.GetTranscriptRequest) -> pb.GetTranscriptResponse:
         limit = min(fields.offset(request.limit, "limit") or TRANSCRIPT_LIMIT, TRANSCRIPT_MAX)
         session_id = fields.session_id(request.session_id)
-        part = self._engine.transcript(call.owner, session_id, offset=fields.offset(request.offset), limit=limit)
+        part = await self._engine.transcript(call.owner, session_id, offset=fields.offset(request.offset), limit=limit)
         return pb.GetTranscriptResponse(
             session_id=session_id,
             output=shown(part.output),
@@ -156,6 +165,7 @@ def session_spec(request: pb.CreateSessionRequest, defaults: SessionSpec) -> Ses
         image=fields.clean(request.image, "image", limit=fields.PATH_BYTES) or defaults.image,
         limits=limits_over(request.limits, defaults.limits),
         env=fields.environment(request.env),
+        labels=dict(request.labels),
         secret_refs=secrets.secret_refs(request.secret_refs),
         brokered=secrets.brokered(request.brokered_secrets),
         allowed_hosts=fields.hosts(request.allowed_hosts) or defaults.allowed_hosts,
@@ -210,6 +220,7 @@ def session_message(view: SessionView) -> pb.GetSessionResponse:
         child_session_ids=view.children,
         owner=view.owner,
         gates=gates_message(view.gates),
+        labels=view.labels,
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal as signals
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.doors.engine import Engine
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call
+from k8e.engine.engine import Engine
 from k8e.errors import InvalidSpec
 from k8e.model import Outcome, TerminalSize
 

@@ -21,6 +21,11 @@ class SandboxPaths:
         return self.root / "record.json"
 
     @property
+    def warm(self) -> Path:
+        """There while the sandbox is ready and unused; holds the template that it was made of."""
+        return self.root / "warm.json"
+
+    @property
     def image(self) -> Path:
         """The disk: everything the sandbox can write."""
         return self.root / "disk.ext4"

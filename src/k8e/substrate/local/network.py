@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
-from k8e.model import Decision, EgressPolicy, Grant, SandboxId, Verdict
+from k8e.model import Availability, Decision, EgressPolicy, Grant, SandboxId, Verdict
 
 __all__ = ["Network", "NoNetwork"]
 
@@ -18,6 +18,11 @@ class Network(Protocol):
     @property
     def resolver(self) -> str:
         """The address that sandboxes ask for names."""
+        ...
+
+    @property
+    def brokering(self) -> Availability:
+        """Whether secrets can be put into requests outside the sandbox."""
         ...
 
     async def attach(self, sandbox: SandboxId) -> Path | None:
@@ -43,6 +48,10 @@ class Network(Protocol):
         """As they come; for one consumer, without an end."""
         ...
 
+    async def settle(self) -> None:
+        """Return when the consumer of `decisions` has dealt with all that were made before this call."""
+        ...
+
     async def attached(self) -> frozenset[SandboxId]:
         """Every sandbox of which any trace exists."""
         ...
@@ -52,6 +61,7 @@ class NoNetwork:
     """Sandboxes with a loopback and nothing else: no policy can allow anything, so every policy holds."""
 
     resolver = ""
+    brokering = Availability(available=False, detail="sandboxes have no network here")
 
     async def attach(self, sandbox: SandboxId) -> Path | None:
         return None
@@ -68,6 +78,9 @@ class NoNetwork:
     async def decisions(self) -> AsyncIterator[Decision]:
         await asyncio.Event().wait()
         yield Decision(at=0.0, sandbox=SandboxId(""), verdict=Verdict.DENIED, protocol="")
+
+    async def settle(self) -> None:
+        return
 
     async def attached(self) -> frozenset[SandboxId]:
         return frozenset()

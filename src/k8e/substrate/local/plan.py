@@ -37,6 +37,7 @@ AGENT_AT = "/.k8e"
 RUN_AT = "/.k8e-run"
 LIVE_AT = "/.k8e-mnt"
 DOOR_AT = "/.k8e-cgroup"
+MEMORY_AT = "/.k8e-memory"
 TOOLS_AT = "/opt/k8e"
 IMAGE_ENV = "K8E_IMAGE_ENV"
 """The agent's variable with the image's variables, as JSON (`k8e.agent.command`)."""
@@ -125,6 +126,8 @@ class Isolation:
     cgroup_namespace: bool = False
     door: Path | None = None
     """The cgroup file shown as /.k8e-cgroup."""
+    memory_counts: Path | None = None
+    """The cgroup file shown as /.k8e-memory, read-only: how often the kernel has killed for memory."""
     gofer_hints: bool = False
     inherits_limits: bool = False
     """Whether its runtime is started with the limits of the agent, and so need not set them."""
@@ -196,6 +199,8 @@ def _binds(boot: Boot, isolation: Isolation) -> list[Bind]:
     ]
     if isolation.door is not None:
         binds.append(Bind(source=isolation.door, target=DOOR_AT, writable=True))
+    if isolation.memory_counts is not None:
+        binds.append(Bind(source=isolation.memory_counts, target=MEMORY_AT))
     return binds
 
 

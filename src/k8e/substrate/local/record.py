@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from k8e.model import Runtime, SandboxId, WorkspaceId
+from k8e.model import Runtime, SandboxId, Template, WorkspaceId
 from k8e.substrate.local.host.process import Process
 from k8e.substrate.local.layout import Layout, SandboxPaths
 
-__all__ = ["Record", "load", "load_all", "save"]
+__all__ = ["Record", "load", "load_all", "load_warm", "mark_used", "mark_warm", "save"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,7 @@ class Record:
 
 def save(paths: SandboxPaths, record: Record) -> None:
     """Durable against our crash, not against the machine's: no sandbox survives that either."""
-    partial = paths.record.with_suffix(".partial")
-    partial.write_text(json.dumps(asdict(record)), encoding="ascii")
-    partial.replace(paths.record)
+    _replace(paths.record, json.dumps(asdict(record)))
 
 
 def load(paths: SandboxPaths) -> Record | None:
@@ -53,6 +51,33 @@ def load(paths: SandboxPaths) -> Record | None:
         return Record(**{**fields, "runtime": Runtime(fields["runtime"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def mark_warm(paths: SandboxPaths, template: Template) -> None:
+    """It is ready and unused."""
+    _replace(paths.warm, json.dumps(asdict(template)))
+
+
+def mark_used(paths: SandboxPaths) -> None:
+    """From now on it is not, also after a crash; one system call."""
+    paths.warm.unlink(missing_ok=True)
+
+
+def load_warm(layout: Layout) -> dict[SandboxId, Template]:
+    found = {}
+    for path in _directories(layout.sandboxes):
+        try:
+            fields = json.loads(SandboxPaths(path).warm.read_text(encoding="ascii"))
+            found[SandboxId(path.name)] = Template(**{**fields, "runtime": Runtime(fields["runtime"])})
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
+    return found
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="ascii")
+    partial.replace(path)
 
 
 def load_all(layout: Layout) -> Iterator[Record]:

@@ -188,17 +188,21 @@ class SandboxGroup:
         if group is not None:
             _write(group / "pids.max", tasks)
 
-    def memory_kills(self) -> int:
-        """How often the kernel's OOM killer struck here, children included."""
+    def memory_counts(self) -> Path | None:
+        """The file that counts how often the kernel has killed for memory where the processes are."""
         group = self.directory("memory")
         if group is None:
+            return None
+        # v2 counts for all groups below, v1 in the victim's own group only.
+        return group / "memory.events" if self.version("memory") == 2 else group / AGENT / "memory.oom_control"
+
+    def memory_kills(self) -> int:
+        """How often the kernel's OOM killer struck here, children included."""
+        group, counts = self.directory("memory"), self.memory_counts()
+        if group is None or counts is None:
             return 0
-        if self.version("memory") == 2:
-            return _counter(group / "memory.events", "oom_kill")
-        # v1 counts a kill in the victim's own group only.
-        return _counter(group / "memory.oom_control", "oom_kill") + _counter(
-            group / AGENT / "memory.oom_control", "oom_kill"
-        )
+        kills = _counter(counts, "oom_kill")
+        return kills if self.version("memory") == 2 else kills + _counter(group / "memory.oom_control", "oom_kill")
 
     def processes(self) -> set[int]:
         """Every process in any of the groups."""

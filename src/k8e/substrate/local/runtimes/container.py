@@ -30,6 +30,8 @@ class Container:
     enters_netns = True
     """Joining a user namespace first, runc has no power left to join a network namespace of the host's."""
     agent_niceness = -10
+    binds_workspace_inside = False
+    host_counts_tasks = True
     handles_oom_inside = False
     overhead_bytes = 32 * MIB
 
@@ -52,6 +54,7 @@ class Container:
             userns="" if userns is None else f"/proc/{os.getpid()}/fd/{userns}",
             cgroup_namespace=True,
             door=group.commands_door(base_id(block)),
+            memory_counts=group.memory_counts(),
             inherits_limits=True,
         )
 

@@ -45,6 +45,8 @@ class Gvisor:
     moves_itself = False
     enters_netns = False
     agent_niceness = 0
+    binds_workspace_inside = True
+    host_counts_tasks = False
     handles_oom_inside = True
     overhead_bytes = 128 * MIB
 

@@ -52,6 +52,11 @@ class OciRuntime(Protocol):
     agent_niceness: int
     """How much the agent goes before its own commands, where the host's scheduler knows both: it must answer while they
     use up the session's time, and hand on their output while they still run."""
+    binds_workspace_inside: bool
+    """Whether the agent puts a workspace in its place that is given at claim, because the runtime does not see mounts that
+    the host makes over a directory it holds open."""
+    host_counts_tasks: bool
+    """Whether the sandbox's processes are processes of the host, so that the host's cgroups can count them."""
     handles_oom_inside: bool
     """Whether memory exhaustion must be resolved by the agent because the kernel would kill the whole sandbox."""
 

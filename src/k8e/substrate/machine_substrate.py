@@ -1,0 +1,378 @@
+"""A substrate of one machine: its warm pools, the connections to its agents, and the watch over its sandboxes.
+
+The machine makes and removes single sandboxes; everything that spans their lives is here. A sandbox is watched from
+its boot to its release. An error of the machine is told as "out of touch" and tried again, ever later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar
+
+from k8e.engine.substrate import Alive, Capabilities, Change, Claimed, Dead, OutOfMemory, OutOfTouch, PoolStatus
+from k8e.errors import K8eError, SandboxFailed
+from k8e.model import (
+    Capacity,
+    Claim,
+    Death,
+    Decision,
+    EgressPolicy,
+    Grant,
+    ImageProgress,
+    OwnerId,
+    SandboxId,
+    Template,
+    Usage,
+    WorkspaceId,
+)
+from k8e.random_ids import new_id
+from k8e.substrate.machine import Machine
+from k8e.substrate.pool import LiveSandbox, PoolSettings, WarmPools
+from k8e.tasks import Tasks
+from k8e.wire.aio import Link, LinkLost, ProtocolError, RemoteError
+
+__all__ = ["MachineSubstrate"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_CLAIM_TRIES: Final = 3
+_DIALLED_AT_ONCE: Final = 64
+"""Sandboxes that are dialled at a time after a restart; one that does not answer takes some ten seconds."""
+_READY_TIMEOUT_S: Final = 30.0
+_OOM_ANSWER_TIMEOUT_S: Final = 5.0
+_TEND_EVERY_S: Final = 1.0
+_RETRY_FIRST_S: Final = 0.1
+_RETRY_MOST_S: Final = 30.0
+_STEADY_S: Final = 1.0
+_IMAGE_RETRY_FIRST_S: Final = 1.0
+_IMAGE_RETRY_MOST_S: Final = 60.0
+_LOOK_AGAIN_S: Final = 600.0
+"""How often a tag is looked up that sandboxes are kept warm of; the registry is asked when what it said is old."""
+_MAX_PID: Final = 2**31
+_NOBODY: Final = OwnerId("")
+
+
+class MachineSubstrate:
+    """Implements `k8e.engine.substrate.Substrate`."""
+
+    def __init__(self, machine: Machine, pool: PoolSettings | None = None) -> None:
+        self.machine = machine
+        self._settings = pool or PoolSettings()
+        self._live: dict[SandboxId, LiveSandbox] = {}
+        """All that have booted, in a pool or claimed."""
+        self._claimed: set[SandboxId] = set()
+        """Those whose changes are told."""
+        self._booting: set[SandboxId] = set()
+        self._untold: collections.deque[Change] = collections.deque()
+        self._changed = asyncio.Event()
+
+    # --- its own life ----------------------------------------------------------------------------------------------
+
+    async def begin(self, tasks: Tasks, *, usual: Claim, check_room: Callable[[], None]) -> None:
+        self._tasks = tasks
+        self._usual = usual
+        self._check_room = check_room
+        # First of all: those that lived on without us may be filling the disk.
+        tasks.start(self.machine.tend(), name="machine")
+        self._pools = WarmPools(
+            self._settings,
+            tasks,
+            build=self._build,
+            prepare=self._prepare,
+            discard=lambda member: self.release(member.id),
+        )
+        at_once = asyncio.Semaphore(_DIALLED_AT_ONCE)
+        warm = await self.machine.warm()
+        async with asyncio.TaskGroup() as group:
+            for sandbox, template in warm.items():
+                group.create_task(self._restock(sandbox, template, at_once), name=f"restock {sandbox}")
+        for sandbox in await self.machine.survivors():
+            if sandbox not in self._live and self.machine.alive(sandbox):
+                self._claimed.add(sandbox)
+                self._watch(LiveSandbox(sandbox))
+        tasks.start(self._tend_pools(), name="warm pools")
+
+    async def _restock(self, sandbox: SandboxId, template: Template, at_once: asyncio.Semaphore) -> None:
+        """Back to its pool, with what most sessions are given by now; unless it does not live or does not answer."""
+        member = LiveSandbox(sandbox)
+        if self.machine.alive(sandbox):
+            self._watch(member)
+            with contextlib.suppress(K8eError):
+                async with at_once:
+                    await self._configure(member, self._usual)
+                self._pools.adopt(template, member)
+                return
+        try:
+            await self.release(sandbox)
+        except K8eError as error:
+            # It is tried again when the engine finds that nobody has it.
+            _log.warning("cannot remove a sandbox", extra={"sandbox": sandbox, "error": str(error)})
+
+    async def _tend_pools(self) -> None:
+        while True:
+            await asyncio.sleep(_TEND_EVERY_S)
+            self._pools.tend()
+
+    async def clear(self) -> None:
+        for member in await self._pools.close():
+            await self.release(member.id)
+        for sandbox in await self.machine.survivors():
+            await self.release(sandbox)
+
+    async def close(self) -> None:
+        await self._pools.close()
+        for live in tuple(self._live.values()):
+            await self._hang_up(live)
+
+    # --- what there is ---------------------------------------------------------------------------------------------
+
+    async def capabilities(self) -> Capabilities:
+        return await self.machine.capabilities()
+
+    def capacity(self) -> Capacity:
+        return self.machine.capacity()
+
+    async def prepare(self, template: Template, owner: OwnerId, heard: Callable[[ImageProgress], None]) -> Template:
+        return await self.machine.prepare(template, owner, heard)
+
+    async def usage(self, sandboxes: Sequence[SandboxId]) -> Mapping[SandboxId, Usage]:
+        return await self.machine.usage(sandboxes)
+
+    async def mine(self) -> Mapping[SandboxId, bool]:
+        found = await self.machine.survivors()
+        ours = (self._live.keys() - self._claimed) | self._booting
+        return {sandbox: self.machine.alive(sandbox) for sandbox in found - ours}
+
+    # --- warm pools ------------------------------------------------------------------------------------------------
+
+    def keep_warm(self, template: Template) -> None:
+        self._tasks.start(self._keep_warm(template), name="keep warm")
+
+    async def _keep_warm(self, asked: Template) -> None:
+        """Where its image is a tag, of what that means by now."""
+        kept: Template | None = None
+        pause_s = _IMAGE_RETRY_FIRST_S
+        while True:
+            try:
+                template = await self.machine.prepare(asked, _NOBODY, lambda _progress: None)
+            except Exception as error:  # noqa: BLE001 - whatever it was, the pool is to be filled when it is over
+                _log.warning("cannot prepare the default image", extra={"image": asked.image, "error": str(error)})
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _IMAGE_RETRY_MOST_S)
+                continue
+            if kept is not None and kept != template:
+                self._pools.keep(kept, floor=0)
+            self._pools.keep(template, floor=self._settings.min)
+            self._pools.refill(template)
+            if template == asked:
+                return
+            kept, pause_s = template, _IMAGE_RETRY_FIRST_S
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    def pool(self) -> Mapping[Template, PoolStatus]:
+        return self._pools.status()
+
+    async def _build(self, template: Template) -> LiveSandbox:
+        # When it is about to be made, and not only when it was asked for: many may have been asked for at once.
+        self._check_room()
+        sandbox = SandboxId(new_id("sb"))
+        self._booting.add(sandbox)
+        try:
+            await self.machine.create(sandbox, template)
+            live = LiveSandbox(sandbox)
+            self._watch(live)
+        finally:
+            self._booting.discard(sandbox)
+        async with self._discarded_on_failure(live):
+            await self.connect(sandbox)
+        return live
+
+    async def _prepare(self, template: Template, member: LiveSandbox) -> None:
+        """Wait until the agent can serve at full speed, and give it what most sessions ask for."""
+        async with self._discarded_on_failure(member):
+            try:
+                await (await self.connect(member.id)).call("ready", {}, timeout_s=_READY_TIMEOUT_S)
+            except (LinkLost, RemoteError, TimeoutError) as error:
+                raise SandboxFailed("prepare", error) from error
+            await self._configure(member, self._usual)
+            self.machine.mark_warm(member.id, template)
+
+    # --- claims ----------------------------------------------------------------------------------------------------
+
+    async def claim(self, template: Template, claim: Claim) -> Claimed:
+        for attempt in range(1, _CLAIM_TRIES + 1):
+            live, warm = await self._pools.claim(template)
+            try:
+                await self._give(live, claim)
+            except SandboxFailed:
+                if attempt == _CLAIM_TRIES:
+                    raise
+            else:
+                break
+        return Claimed(sandbox=live.id, warm=warm)
+
+    async def _give(self, live: LiveSandbox, claim: Claim) -> None:
+        async with self._discarded_on_failure(live):
+            # Before it is changed in any way: a crash now must not return it to the pool.
+            self.machine.mark_used(live.id)
+            await self._configure(live, claim)
+            if live.death is not None:
+                raise SandboxFailed("claim a sandbox", live.death.detail or "it died")
+            self._claimed.add(live.id)
+
+    async def _configure(self, live: LiveSandbox, claim: Claim) -> None:
+        """Nothing to do when it already has it."""
+        if claim != live.claim:
+            live.claim = None
+            await self.machine.configure(live.id, claim, await self.connect(live.id))
+            live.claim = claim
+
+    @contextlib.asynccontextmanager
+    async def _discarded_on_failure(self, live: LiveSandbox) -> AsyncIterator[None]:
+        """Once in use, a sandbox never goes back to the pool, whatever it was that failed."""
+        try:
+            yield
+        except BaseException as error:
+            # In a task of its own: whoever asked may be cancelled.
+            gone = self._tasks.start(self.release(live.id), name=f"discard {live.id}")
+            if isinstance(error, K8eError):
+                await asyncio.wait({gone})
+            raise
+
+    async def set_egress(self, sandbox: SandboxId, policy: EgressPolicy) -> None:
+        await self.machine.set_egress(sandbox, policy)
+
+    async def set_grants(self, sandbox: SandboxId, grants: tuple[Grant, ...]) -> str:
+        return await self.machine.set_grants(sandbox, grants)
+
+    def decisions(self) -> AsyncIterator[Decision]:
+        return self.machine.decisions()
+
+    async def settle_decisions(self) -> None:
+        await self.machine.settle_decisions()
+
+    async def connect(self, sandbox: SandboxId) -> Link:
+        live = self._live.get(sandbox) or LiveSandbox(sandbox)
+        async with live.dialing:
+            if live.link is None or live.link.is_lost:
+                try:
+                    live.link = await self.machine.dial(sandbox)
+                except (OSError, TimeoutError, ProtocolError, LinkLost) as error:
+                    raise SandboxFailed("reach the sandbox's agent", error) from error
+            return live.link
+
+    async def release(self, sandbox: SandboxId) -> None:
+        live = self._live.pop(sandbox, None)
+        self._claimed.discard(sandbox)
+        if live is not None:
+            await self._hang_up(live)
+        await self.machine.destroy(sandbox)
+
+    async def _hang_up(self, live: LiveSandbox) -> None:
+        for watch in live.watches:
+            watch.cancel()
+        if live.link is not None:
+            await live.link.close()
+
+    # --- the watch -------------------------------------------------------------------------------------------------
+
+    async def changes(self) -> AsyncIterator[Change]:
+        self._untold.clear()
+        for live in [self._live[sandbox] for sandbox in self._claimed & self._live.keys()]:
+            self._tell(Alive(live.id) if live.death is None else Dead(live.id, live.death))
+        while True:
+            while self._untold:
+                yield self._untold.popleft()
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _tell(self, change: Change) -> None:
+        if change.sandbox in self._claimed:
+            self._untold.append(change)
+            self._changed.set()
+
+    def _watch(self, live: LiveSandbox) -> None:
+        self._live[live.id] = live
+        live.watches = [
+            self._tasks.start(self._watch_death(live), name=f"death of {live.id}"),
+            self._tasks.start(self._watch_memory(live), name=f"memory of {live.id}"),
+        ]
+
+    async def _watch_death(self, live: LiveSandbox) -> None:
+        self._end(live, await self._insisting(live, lambda: self.machine.death(live.id)))
+
+    def _end(self, live: LiveSandbox, death: Death) -> None:
+        if live.death is None:
+            live.death = death
+            if not self._pools.died(live):
+                self._tell(Dead(live.id, death))
+
+    async def _insisting(self, live: LiveSandbox, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """What the machine says once it can say it; it may take as long as the sandbox lives."""
+        loop, pause_s = asyncio.get_running_loop(), 0.0
+        while True:
+            # Once it has failed, a try that lasts means that it is in touch again.
+            steady = loop.call_later(_STEADY_S, self._tell, Alive(live.id)) if pause_s else None
+            try:
+                return await ask()
+            except (K8eError, OSError) as error:
+                _log.warning("out of touch with a sandbox", extra={"sandbox": live.id, "error": str(error)})
+                self._tell(OutOfTouch(live.id, str(error)))
+            finally:
+                if steady is not None:
+                    steady.cancel()
+            pause_s = min(max(2 * pause_s, _RETRY_FIRST_S), _RETRY_MOST_S)
+            await asyncio.sleep(pause_s)
+
+    async def _watch_memory(self, live: LiveSandbox) -> None:
+        """Where the kernel would end the whole sandbox, its agent ends one process instead."""
+        in_vain = 0
+        while live.death is None:
+            await self._insisting(live, lambda: self.machine.out_of_memory(live.id))
+            try:
+                killed = await self._kill_hog(live)
+                in_vain = 0 if killed else in_vain + 1
+                await self.machine.relieved(live.id)
+            except (K8eError, LinkLost, RemoteError, TimeoutError) as error:
+                # An agent that cannot answer leaves the sandbox frozen at its limit; only removing it frees the memory.
+                await self._give_up_memory(live, f"{type(error).__name__}: {error}")
+                return
+            if in_vain > 1:
+                await self._give_up_memory(live, "no process is left to kill")
+
+    async def _kill_hog(self, live: LiveSandbox) -> bool:
+        """Whether there was one: it may have ended by itself meanwhile."""
+        try:
+            answer = await (await self.connect(live.id)).call("oom", {}, timeout_s=_OOM_ANSWER_TIMEOUT_S)
+        except RemoteError as error:
+            if error.code != "not_found":
+                raise
+            return False
+        pid = answer.get("pid")
+        if not isinstance(pid, int) or not 0 < pid < _MAX_PID:
+            raise SandboxFailed("the sandbox's agent answered nonsense", "the process that it killed has no number")
+        _log.info("killed a process that hit the memory limit", extra={"sandbox": live.id, "pid": pid})
+        self._tell(OutOfMemory(live.id, f"process {pid} was killed"))
+        return True
+
+    async def _give_up_memory(self, live: LiveSandbox, why: str) -> None:
+        _log.info("removing a sandbox that stays out of memory: %s", why, extra={"sandbox": live.id})
+        live.watches[0].cancel()
+        await self.machine.destroy(live.id)
+        self._end(live, Death(oom=True, detail="it was out of memory and its agent could not run"))
+
+    # --- workspaces ------------------------------------------------------------------------------------------------
+
+    async def create_workspace(self, workspace: WorkspaceId, disk_bytes: int) -> None:
+        await self.machine.create_workspace(workspace, disk_bytes)
+
+    async def delete_workspace(self, workspace: WorkspaceId) -> None:
+        await self.machine.delete_workspace(workspace)
+
+    async def share_workspace(self, parent: SandboxId) -> WorkspaceId:
+        return await self.machine.share_workspace(parent)

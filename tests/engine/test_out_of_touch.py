@@ -1,0 +1,132 @@
+"""A substrate that fails does not know; it does not mean that a sandbox is dead, and it is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from k8e.engine.engine import Engine
+from k8e.engine.settings import EngineSettings
+from k8e.engine.substrate import Change
+from k8e.errors import HostUnsupported, SandboxFailed
+from k8e.lifecycle import Phase
+from k8e.model import Death, Decision, Runtime, SandboxId, SessionSpec, Verdict
+from k8e.substrate.machine_substrate import MachineSubstrate
+from k8e.substrate.pool import PoolSettings
+from tests.support.bare_machine import BareMachine
+from tests.support.cells import OWNER, open_cell
+from tests.support.restartable_engine import OwnSandboxes, RestartableEngine
+
+pytestmark = pytest.mark.anyio
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+class _Unsure(OwnSandboxes):
+    """Cannot say how its sandboxes are until it is told that it can."""
+
+    can_say = False
+
+    async def death(self, sandbox: SandboxId) -> Death:
+        if not self.can_say:
+            raise OSError("too many open files")
+        return await self._shared.death(sandbox)
+
+
+async def test_a_sandbox_that_nobody_can_watch_is_out_of_touch_and_not_dead(
+    runtime: Runtime, restartable: RestartableEngine, engine_machine: BareMachine
+) -> None:
+    restartable.machine = unsure = _Unsure(engine_machine)
+    async with restartable.open() as engine, open_cell(engine, runtime) as cell:
+
+        def shown() -> tuple[Phase, str]:
+            view = engine.get_session(OWNER, cell.id)
+            return view.phase, view.detail
+
+        await _until(lambda: shown() == (Phase.ACTIVE, "out of touch: too many open files"))
+        assert (await cell.sh("echo works")).stdout == b"works\n"
+        unsure.can_say = True
+        await _until(lambda: shown() == (Phase.ACTIVE, ""))
+        engine_machine.kill(unsure.made[0])
+        await _until(lambda: shown()[0] is Phase.FAILED)
+
+
+class _Breaks(MachineSubstrate):
+    """Fails whoever listens to it, as often as it is told to."""
+
+    failures = 0
+
+    async def changes(self) -> AsyncIterator[Change]:
+        async for change in super().changes():
+            if self.failures:
+                self.failures -= 1
+                raise SandboxFailed("watch", "the API server does not answer")
+            yield change
+
+    async def decisions(self) -> AsyncIterator[Decision]:
+        async for decision in super().decisions():
+            if self.failures:
+                self.failures -= 1
+                raise SandboxFailed("listen", "the daemon does not answer")
+            yield decision
+
+
+@pytest.fixture
+async def machine(data_dir: Path) -> BareMachine:
+    return BareMachine(data_dir / "substrate")
+
+
+@pytest.fixture
+def breaks(machine: BareMachine) -> _Breaks:
+    return _Breaks(machine, PoolSettings(min=0, max=0))
+
+
+@pytest.fixture
+async def fragile(data_dir: Path, breaks: _Breaks) -> AsyncIterator[Engine]:
+    async with Engine.open(EngineSettings(data_dir=data_dir / "engine"), breaks) as engine:
+        yield engine
+        await engine.destroy_all()
+
+
+async def test_deaths_are_heard_of_after_the_substrate_has_failed(
+    fragile: Engine, breaks: _Breaks, machine: BareMachine
+) -> None:
+    first, second = [await fragile.create_session(OWNER, SessionSpec()) for _ in range(2)]
+    assert first.sandbox is not None
+    assert second.sandbox is not None
+    breaks.failures = 3
+    machine.kill(first.sandbox)
+    await _until(lambda: fragile.get_session(OWNER, first.session_id).phase is Phase.FAILED)
+    assert breaks.failures == 0, "the control: it did fail"
+    assert fragile.get_session(OWNER, second.session_id).phase is Phase.ACTIVE
+    machine.kill(second.sandbox)
+    await _until(lambda: fragile.get_session(OWNER, second.session_id).phase is Phase.FAILED)
+
+
+async def test_decisions_are_heard_after_the_substrate_has_failed(
+    fragile: Engine, breaks: _Breaks, machine: BareMachine
+) -> None:
+    view = await fragile.create_session(OWNER, SessionSpec())
+    assert view.sandbox is not None
+    decision = Decision(
+        at=0.0, sandbox=view.sandbox, verdict=Verdict.DENIED, protocol="tls", name="a.example", port=443
+    )
+    breaks.failures = 1
+    machine.asked.put_nowait(decision)  # lost with the failure
+    machine.asked.put_nowait(decision)
+    await _until(lambda: fragile.status().egress.denied == 1)
+    assert breaks.failures == 0
+
+
+async def test_what_a_substrate_cannot_do_is_refused_with_its_reason(fragile: Engine) -> None:
+    with pytest.raises(HostUnsupported, match="there is only the host's own image"):
+        await fragile.create_session(OWNER, SessionSpec(image="python:3.12"))
+    assert fragile.status().sessions == 0
+    assert (await fragile.create_session(OWNER, SessionSpec(tenant="can-be-had"))).phase is Phase.ACTIVE

@@ -1,0 +1,122 @@
+"""What becomes of a sandbox that runs out of memory, by what its agent answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from k8e.engine.substrate import Dead
+from k8e.model import Claim, Death, SandboxId, Template
+from k8e.substrate.machine import Machine
+from k8e.substrate.machine_substrate import MachineSubstrate
+from k8e.tasks import Tasks
+from k8e.wire.aio import Link, LinkLost, RemoteError
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE_S = 60.0
+SANDBOX = SandboxId("sb-x")
+_KILLED = {"pid": 7}
+_NOBODY = RemoteError("not_found", "there is no process to kill")
+
+
+class _Starving:
+    """A sandbox, and the link to its agent, that is out of memory once for each answer."""
+
+    def __init__(self, answers: Sequence[dict[str, int] | Exception]) -> None:
+        self._answers = list(answers)
+        self._gone = asyncio.Event()
+        self.idle = asyncio.Event()
+        self.relieved_times = 0
+        self.is_lost = False
+
+    async def tend(self) -> None:
+        pass
+
+    async def warm(self) -> Mapping[SandboxId, Template]:
+        return {}
+
+    async def survivors(self) -> frozenset[SandboxId]:
+        return frozenset({SANDBOX})
+
+    def alive(self, sandbox: SandboxId) -> bool:
+        return not self._gone.is_set()
+
+    async def dial(self, sandbox: SandboxId) -> Link:
+        return cast("Link", self)
+
+    async def closed(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        pass
+
+    async def call(self, op: str, args: dict[str, Any], *, timeout_s: float) -> dict[str, int]:
+        assert op == "oom"
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def out_of_memory(self, sandbox: SandboxId) -> None:
+        if not self._answers and not self._gone.is_set():
+            self.idle.set()
+        if not self._answers:
+            await asyncio.Event().wait()
+
+    async def relieved(self, sandbox: SandboxId) -> None:
+        self.relieved_times += 1
+
+    async def death(self, sandbox: SandboxId) -> Death:
+        await self._gone.wait()
+        return Death(detail="removed")
+
+    async def destroy(self, sandbox: SandboxId) -> None:
+        self._gone.set()
+
+
+async def _fate(starving: _Starving) -> Death | None:
+    """How it died, if it did."""
+    deaths: list[Death] = []
+    async with Tasks() as tasks:
+        substrate = MachineSubstrate(cast("Machine", starving))
+        await substrate.begin(tasks, usual=Claim(cpus=1, processes=1), check_room=lambda: None)
+
+        async def listen() -> None:
+            async for change in substrate.changes():
+                if isinstance(change, Dead):
+                    deaths.append(change.death)
+                    starving.idle.set()
+
+        tasks.start(listen(), name="listen")
+        async with asyncio.timeout(PATIENCE_S):
+            await starving.idle.wait()
+        await substrate.close()
+    return deaths[0] if deaths else None
+
+
+@pytest.mark.parametrize("answers", [[_KILLED], [_KILLED, _KILLED], [_NOBODY], [_NOBODY, _KILLED, _NOBODY]])
+async def test_it_lives_on_when_the_hog_is_gone(answers: list[dict[str, int] | Exception]) -> None:
+    starving = _Starving(answers)
+    assert await _fate(starving) is None
+    assert starving.relieved_times == len(answers)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [_NOBODY, _NOBODY],
+        [LinkLost("reset")],
+        [TimeoutError()],
+        [_KILLED, RemoteError("internal", "?")],
+        [{"pid": 2**70}],
+        [{}],
+    ],
+)
+async def test_it_is_removed_for_memory_when_nobody_can_be_killed(answers: list[dict[str, int] | Exception]) -> None:
+    death = await _fate(_Starving(answers))
+    assert death is not None
+    assert death.oom
