@@ -42,14 +42,14 @@ def _write_layout(target: Path, *layers: bytes) -> None:
     (target / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}', encoding="ascii")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # as the library is: parts of this module may run apart
 def shell_image(library: Path) -> Path:
     """A root file system with a shell and little else."""
     fill_shell(library / "directory")
     return library / "directory"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def images(shell_image: Path, library: Path) -> None:
     """The same image in every form."""
     _write_layout(library / "layout", packed(shell_image))
@@ -77,7 +77,7 @@ async def test_an_image_without_python_runs_commands_and_serves_files(
     assert not (shell_image / "etc/mine").exists(), "an image is never written to"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def python_image(library: Path) -> str:
     fill_python(library / "with-python")
     return "with-python"

@@ -1,4 +1,7 @@
-"""Processes in bare sandboxes of this test, by the numbers that they have inside."""
+"""Commands in bare sandboxes of this test, by the numbers that they have inside.
+
+Interpreters do not count: some wait in every sandbox, under the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,14 @@ def wait_gone(pid: int) -> None:
 
 
 def _named(pid: int) -> list[int]:
-    return [each for each in _descendants(os.getpid()) if _numbers(each)[1:] == [pid]]
+    return [each for each in _descendants(os.getpid()) if _numbers(each)[1:] == [pid] and not _is_interpreter(each)]
+
+
+def _is_interpreter(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name.startswith("python")
+    except OSError:
+        return False
 
 
 def _numbers(pid: int) -> list[int]:

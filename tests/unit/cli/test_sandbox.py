@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from tests.support import inside
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 PATIENCE_S = 60.0
@@ -270,21 +271,11 @@ def test_an_interrupt_stops_the_command_inside(environ: dict[str, str], tmp_path
     argv = [sys.executable, "-m", "k8e.cli.main", "sandbox", "run", *raw, f"echo $$ > {fifo}; exec sleep 60"]
     with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         pid = int(fifo.read_text())  # blocks until the command is up
+        assert inside.exists(pid)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
-    pidfd_gone = not Path(f"/proc/{pid}").exists() or _ended(pid)
-    assert pidfd_gone
-
-
-def _ended(pid: int) -> bool:
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    ready, _, _ = select.select([descriptor], [], [], PATIENCE_S)
-    os.close(descriptor)
-    return bool(ready)
+    inside.wait_gone(pid)
 
 
 def test_the_environment_names_a_tenant_for_create_until_a_flag_does(k8e: Run) -> None:

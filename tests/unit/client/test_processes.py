@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from k8e.client import NotFound, SandboxClient
 from k8e.client.discovery import Target
+from tests.support import inside
 from tests.support.dev_mode import PATIENT
 
 PATIENCE_S = 60.0
@@ -197,11 +197,7 @@ def test_an_interrupt_stops_the_command_inside(target: Target, tmp_path: Path) -
         "        print('interrupted', client.exec(sid, 'echo alive').stdout, end='')\n"
     )
     assert ran(program, target).stdout == "interrupted alive\n"
-    pid = int(file.read_text())
-    deadline = time.monotonic() + PATIENCE_S
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    inside.wait_gone(int(file.read_text()))
 
 
 def test_a_callback_that_calls_the_client_is_told_instead_of_waiting_for_itself(target: Target) -> None:

@@ -17,6 +17,7 @@ from k8e.client.errors import DeadlineExceeded, InvalidRequest, NotFound, Server
 from k8e.errors import Unauthenticated as Refused
 from k8e.identity import Caller, local_caller
 from k8e.inside import InsideChannel, InsideClient
+from tests.support import inside
 from tests.support.door import OpenDoor, open_door
 
 pytestmark = pytest.mark.anyio
@@ -111,12 +112,9 @@ async def test_a_scope_that_cancels_again_and_again_still_lets_the_command_be_en
     async with asyncio.timeout(PATIENCE_S):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
-            while not (mark.exists() and mark.read_text().strip()):
-                await asyncio.sleep(0.01)
+            pid = await inside.running(mark)
             group.cancel_scope.cancel()
-        pid = int(mark.read_text())
-        while Path(f"/proc/{pid}").exists():
-            await asyncio.sleep(0.01)
+        await inside.gone(pid)
     assert (await client.exec(session_id, "echo alive")).stdout == "alive\n"
 
 
