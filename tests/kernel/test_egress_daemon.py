@@ -432,7 +432,7 @@ def _daemons(data_dir: Path) -> list[str]:
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            line = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             parent = re.findall(r"^PPid:\t(\d+)$", (path / "status").read_text(), re.MULTILINE)[0]
             if "k8e.egress" in line and str(data_dir) in line:
                 found[path.name] = line, parent

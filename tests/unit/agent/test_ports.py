@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -27,8 +27,19 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 @asynccontextmanager
 async def serving(serve: Serve, host: str = "127.0.0.1") -> AsyncIterator[int]:
     """A server in the agent's own network; its errors are its test's."""
-    async with await asyncio.start_server(serve, host, 0) as server:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def tracked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await serve(reader, writer)
+
+    async with await asyncio.start_server(tracked, host, 0) as server:
         yield server.sockets[0].getsockname()[1]
+        # The server itself does not wait for its connections.
+        for writer in writers:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from k8e._proto import sandbox_pb2 as pb
-from k8e.client import AsyncSandboxClient, Chunk
+from k8e.client import AsyncSandboxClient, Chunk, retries
 from k8e.client.discovery import Target
 from k8e.client.errors import DeadlineExceeded, NotFound, SandboxError, SandboxLost, ServerFailed, Unreachable
 from k8e.client.light.calls import QUICK_S
@@ -103,8 +103,9 @@ async def test_one_answer_that_comes_in_single_bytes_is_one_answer(tmp_path: Pat
     ids=["nothing", "no-http", "endless-head", "short", "huge", "negative", "no-size", "html", "list", "code", "full"],
 )
 async def test_what_no_server_of_ours_says_is_an_error_with_a_name(
-    tmp_path: Path, said: bytes, error: type[SandboxError], text: str
+    tmp_path: Path, said: bytes, error: type[SandboxError], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(retries, "BUDGET_S", 0.5)
     async with serving(tmp_path / "sock", saying(said)) as client:
         with pytest.raises(error, match=text):
             await client.whoami()
