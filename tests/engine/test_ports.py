@@ -14,6 +14,7 @@ from k8e.errors import Conflict, Exhausted, SandboxFailed, SandboxLost
 from k8e.model import Code, Command, Language, Limits, Runtime, SessionSpec, Shell
 from tests.support.bare_machine import BareMachine
 from tests.support.cells import OWNER, Cell
+from tests.support.credentials import written_down
 from tests.support.restartable_engine import RestartableEngine
 from tests.support.servers_inside import ECHO, TELL_END, program, serve
 from tests.support.substrates import over
@@ -109,8 +110,8 @@ async def test_a_connection_is_not_resumed_when_its_link_is_lost(cell: Cell, bar
     connection = await cell.engine.open_port(OWNER, cell.id, port)
     sandbox = cell.engine.get_session(OWNER, cell.id).sandbox
     assert sandbox is not None
-    # An agent has one link, and the newest wins.
-    async with await bare_machine.dial(sandbox):
+    # An agent has one owner, and of equal ones the newest wins.
+    async with await bare_machine.dial(sandbox, written_down(bare_machine, sandbox)):
         with pytest.raises(SandboxFailed, match=f"the connection to port {port} was cut") as cut:
             await connection.receive()
         assert not isinstance(cut.value, SandboxLost)

@@ -16,7 +16,7 @@ from k8e.engine.settings import EngineSettings, Quotas
 from k8e.errors import Exhausted, InvalidSpec
 from k8e.model import GIB, MIB, Capacity, Command, Limits, OwnerId, Runtime, SandboxId, SessionSpec, Shell
 from k8e.substrate.machine import Machine
-from k8e.wire.aio import Link
+from k8e.wire.aio import Credentials, Link
 from tests.support.bare_machine import BareMachine
 from tests.support.cells import OWNER
 from tests.support.restartable_engine import RestartableEngine
@@ -239,13 +239,13 @@ async def test_after_a_restart_nobody_waits_for_another_ones_agent(restartable: 
     dial, all_dialled = restartable.machine.dial, asyncio.Event()
     dialled: list[SandboxId] = []
 
-    async def together(sandbox: SandboxId) -> Link:
+    async def together(sandbox: SandboxId, credentials: Credentials) -> Link:
         dialled.append(sandbox)
         if len(dialled) == count:
             all_dialled.set()
         async with asyncio.timeout(60):
             await all_dialled.wait()
-        return cast("Link", await dial(sandbox))
+        return cast("Link", await dial(sandbox, credentials))
 
     restartable.machine.dial = together  # type: ignore[attr-defined]  # it has what its substrate has
     async with restartable.open() as engine:

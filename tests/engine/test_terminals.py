@@ -9,7 +9,7 @@ import pytest
 
 from k8e.errors import Conflict, NotFound
 from k8e.model import Runtime, SandboxId, TerminalSize
-from k8e.wire.aio import Link, RemoteError
+from k8e.wire.aio import Credentials, Link, RemoteError
 from tests.support.bare_machine import BareMachine
 from tests.support.cells import OWNER, open_cell
 from tests.support.restartable_engine import OwnSandboxes, RestartableEngine
@@ -22,8 +22,8 @@ class _Listening(OwnSandboxes):
 
     link: Link
 
-    async def dial(self, sandbox: SandboxId) -> Link:
-        self.link = await self._shared.dial(sandbox)
+    async def dial(self, sandbox: SandboxId, credentials: Credentials) -> Link:
+        self.link = await self._shared.dial(sandbox, credentials)
         return self.link
 
     async def forget(self, terminal_id: str) -> None:

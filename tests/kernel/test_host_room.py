@@ -18,6 +18,7 @@ from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.machine import LocalMachine
 from k8e.substrate.local.settings import LocalSettings
 from tests.support.bare_sandboxes import Bare, standin_settings
+from tests.support.credentials import CREDENTIALS
 from tests.support.eventually import eventually
 from tests.support.leaks import Lend
 from tests.support.small_disks import free_bytes, leave, small_disk
@@ -97,8 +98,8 @@ def _reserving(settings: LocalSettings) -> LocalSettings:
 async def _box(substrate: LocalMachine, runtime: Runtime, disk_bytes: int = GIB) -> AsyncIterator[Bare]:
     sandbox = SandboxId(f"t-{secrets.token_hex(6)}")
     try:
-        await substrate.create(sandbox, Template(runtime=runtime, memory_bytes=GIB, disk_bytes=disk_bytes))
-        async with await substrate.dial(sandbox) as link:
+        await substrate.create(sandbox, Template(runtime=runtime, memory_bytes=GIB, disk_bytes=disk_bytes), CREDENTIALS)
+        async with await substrate.dial(sandbox, CREDENTIALS) as link:
             paths = Layout(substrate.data_dir).sandbox(sandbox)
             yield Bare(id=sandbox, link=link, substrate=substrate, paths=paths)
     finally:

@@ -24,6 +24,7 @@ from k8e.substrate.local.host import cgroup, loop, mount
 from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.machine import LocalMachine
 from tests.support.bare_sandboxes import Bare, Boxes, standin_settings
+from tests.support.credentials import CREDENTIALS
 from tests.support.sandbox_traces import is_gone, sandbox_traces
 
 pytestmark = pytest.mark.anyio
@@ -97,7 +98,7 @@ async def test_the_socket_directory_is_sealed(boxes: Boxes, runtime: Runtime) ->
         assert "Read-only" in await box.sh("touch /.k8e-run/file")
         assert await box.sh("ls -A /.k8e-run") == ""
         await box.link.close()  # the stand-in serves one connection at a time
-        async with await box.substrate.dial(box.id) as link:
+        async with await box.substrate.dial(box.id, CREDENTIALS) as link:
             assert link.hello["boot"] == "stand-in"
 
 
@@ -152,7 +153,7 @@ async def test_a_removal_during_creation_waits_and_removes_what_was_built(
 
     monkeypatch.setattr(boot.Builder, step, announce)
     template = Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB)
-    creating = asyncio.ensure_future(substrate.create(sandbox, template))
+    creating = asyncio.ensure_future(substrate.create(sandbox, template, CREDENTIALS))
     async with asyncio.timeout(TIMEOUT_S):
         await reached.wait()
         loop.call_soon(may_go_on.set)  # when the removal waits for its turn
@@ -189,7 +190,7 @@ async def test_a_failed_step_leaves_nothing(
     monkeypatch.setattr(place, name, fail)
     sandbox = _name(f"fault-{name.strip('_')}-{when}")
     with pytest.raises(SandboxFailed, match="injected"):
-        await substrate.create(sandbox, Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB))
+        await substrate.create(sandbox, Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB), CREDENTIALS)
     assert is_gone(substrate.data_dir, sandbox)
     assert sandbox not in await substrate.survivors()
 
@@ -198,7 +199,7 @@ async def test_a_cancelled_creation_leaves_nothing(substrate: LocalMachine, runt
     sandbox = _name(f"cancelled-{runtime}")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.03):
-            await substrate.create(sandbox, Template(runtime=runtime, disk_bytes=64 * MIB))
+            await substrate.create(sandbox, Template(runtime=runtime, disk_bytes=64 * MIB), CREDENTIALS)
     assert is_gone(substrate.data_dir, sandbox)
     assert sandbox not in await substrate.survivors()
 
@@ -310,13 +311,13 @@ async def test_a_shared_workspace_is_coherent_both_ways(boxes: Boxes, runtime: R
 @pytest.mark.parametrize("missing", [Runtime.KATA, Runtime.FIRECRACKER])
 async def test_an_unknown_runtime_says_why_and_never_falls_back(substrate: LocalMachine, missing: Runtime) -> None:
     with pytest.raises(HostUnsupported, match="not available on this host"):
-        await substrate.create(_name("missing"), Template(runtime=missing))
+        await substrate.create(_name("missing"), Template(runtime=missing), CREDENTIALS)
 
 
 @pytest.mark.parametrize("image", ["/", "/etc", "../../..", "nothing"])
 async def test_only_the_operators_images_can_be_named(substrate: LocalMachine, image: str) -> None:
     with pytest.raises(InvalidSpec, match="no image"):
-        await substrate.create(_name("image"), Template(image=image))
+        await substrate.create(_name("image"), Template(image=image), CREDENTIALS)
 
 
 def _smallest_rootfs(target: Path) -> None:
@@ -336,8 +337,8 @@ async def test_a_rootfs_directory_without_python_is_an_image(substrate: LocalMac
         _smallest_rootfs(image)
     sandbox = _name(f"rootfs-{runtime}")
     try:
-        await substrate.create(sandbox, Template(runtime=runtime, image="smallest", disk_bytes=64 * MIB))
-        async with await substrate.dial(sandbox) as link:
+        await substrate.create(sandbox, Template(runtime=runtime, image="smallest", disk_bytes=64 * MIB), CREDENTIALS)
+        async with await substrate.dial(sandbox, CREDENTIALS) as link:
             answer = await link.call(
                 "sh", {"text": "cat /etc/marker; echo x >/etc/mine; test -e /usr/bin/python3 || echo no"}
             )
@@ -360,7 +361,7 @@ async def test_two_servers_on_one_host_share_no_owner(boxes: Boxes, host: Provis
     other, sandbox = LocalMachine(standin_settings(data_dir, host)), _name("neighbour")
     async with boxes(Runtime.CONTAINER) as box:
         try:
-            await other.create(sandbox, Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB))
+            await other.create(sandbox, Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB), CREDENTIALS)
             found = [record.load(box.paths), record.load(Layout(data_dir).sandbox(sandbox))]
         finally:
             await other.destroy(sandbox)
@@ -375,7 +376,7 @@ async def test_a_new_server_finds_and_reaches_the_sandbox_of_the_old(
         successor = LocalMachine(standin_settings(box.substrate.data_dir, host))
         assert box.id in await successor.survivors()
         assert successor.alive(box.id)
-        async with await successor.dial(box.id) as link:
+        async with await successor.dial(box.id, CREDENTIALS) as link:
             await successor.configure(box.id, CLAIM, link)
         await successor.destroy(box.id)
         assert is_gone(box.substrate.data_dir, box.id), _traces(box)
@@ -433,8 +434,8 @@ async def test_data_may_lie_on_another_file_system(
     subprocess.run(["mount", "-o", "remount,exec", str(home / place)], check=True)
     try:
         elsewhere = LocalMachine(replace(standin_settings(substrate.data_dir, host), data_dir=home))
-        await elsewhere.create(sandbox, Template(runtime=runtime, disk_bytes=64 * MIB))
-        async with await elsewhere.dial(sandbox) as link:
+        await elsewhere.create(sandbox, Template(runtime=runtime, disk_bytes=64 * MIB), CREDENTIALS)
+        async with await elsewhere.dial(sandbox, CREDENTIALS) as link:
             answer = await link.call("sh", {"text": "echo fine >/workspace/file; cat /workspace/file"})
         assert await elsewhere.survivors() == {sandbox}
         await elsewhere.destroy(sandbox)

@@ -17,6 +17,7 @@ from k8e.setup.provision import Provisioned
 from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.machine import LocalMachine
 from tests.support.bare_sandboxes import Bare, standin_settings
+from tests.support.credentials import CREDENTIALS
 from tests.support.engines import RUNTIMES
 from tests.support.upstreams import CLOSED, OPEN, Upstream
 
@@ -31,8 +32,8 @@ async def _started(data_dir: Path, host: Provisioned) -> AsyncIterator[LocalMach
 
 async def _boot(substrate: LocalMachine, runtime: Runtime) -> Bare:
     sandbox = SandboxId(f"t-{secrets.token_hex(6)}")
-    await substrate.create(sandbox, Template(runtime=runtime, memory_bytes=256 * MIB, disk_bytes=64 * MIB))
-    link = await substrate.dial(sandbox)
+    await substrate.create(sandbox, Template(runtime=runtime, memory_bytes=256 * MIB, disk_bytes=64 * MIB), CREDENTIALS)
+    link = await substrate.dial(sandbox, CREDENTIALS)
     return Bare(id=sandbox, link=link, substrate=substrate, paths=Layout(substrate.data_dir).sandbox(sandbox))
 
 

@@ -14,6 +14,7 @@ from k8e.server import local_settings
 from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned
 from k8e.substrate.local.machine import LocalMachine
+from k8e.wire.aio import Credentials
 from tests.support.cells import OWNER
 from tests.support.substrates import over
 
@@ -25,8 +26,8 @@ class _Noting(LocalMachine):
 
     done_at = 0.0
 
-    async def create(self, sandbox: SandboxId, template: Template) -> None:
-        await super().create(sandbox, template)
+    async def create(self, sandbox: SandboxId, template: Template, credentials: Credentials) -> None:
+        await super().create(sandbox, template, credentials)
         self.done_at = time.time()
 
 

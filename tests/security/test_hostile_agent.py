@@ -41,6 +41,7 @@ from k8e.wire.aio import Link
 from k8e.wire.items import Opened
 from k8e.wire.mux import Mux
 from k8e.wire.outbox import Outbox, window
+from tests.support.credentials import CREDENTIALS
 from tests.support.descriptors import Descriptors, descriptors
 from tests.support.eventually import eventually
 
@@ -129,7 +130,7 @@ class _OneSandbox:
 
     async def connect(self, sandbox: SandboxId) -> Link:
         self.dials += 1
-        return await Link.dial(self._path, timeout_s=60)
+        return await Link.dial(self._path, CREDENTIALS, timeout_s=60)
 
     async def release(self, sandbox: SandboxId) -> None:
         """It is gone as soon as nobody dials it."""

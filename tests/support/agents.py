@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 import k8e
 from k8e.agent import hook
 from k8e.wire.aio import Data, Event, Link, Stream
+from tests.support.credentials import CREDENTIALS
 
 __all__ = [
     "TIMEOUT_S",
@@ -44,7 +45,7 @@ mount -t tmpfs tmpfs "$1"
 mkdir "$1/up" "$1/work" "$1/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/up,workdir=$1/work" "$1/root"
 cd "$1/root"
-mkdir -p proc dev tmp workspace opt/venv .k8e .k8e-run .k8e-src
+mkdir -p proc dev tmp workspace opt/venv .k8e .k8e-run .k8e-src .host
 mount -t proc proc proc
 mount --rbind /dev dev
 mount -t tmpfs tmpfs tmp
@@ -55,7 +56,13 @@ if [ -d "$4" ]; then
     cp -a "$4/." opt/venv/
     cp .k8e-src/k8e/agent/park.py .k8e/park.py
 fi
-exec chroot . "$5" -S -s -B -m k8e.agent --socket /.k8e-run/agent.sock
+python=$5
+# The host's mounts go: a copy of another test's disk in this namespace would keep that disk busy.
+pivot_root . .host
+cd /
+umount -l .host
+shift 5
+exec "$python" -S -s -B -m k8e.agent "$@"
 """
 
 
@@ -95,11 +102,18 @@ def build_venv(target: Path) -> Path:
     return target
 
 
-def start_agent(base: Path, venv: Path | None) -> AgentRoot:
+def start_agent(
+    base: Path,
+    venv: Path | None,
+    *,
+    secret: str = CREDENTIALS.secret,
+    argv: Sequence[str] = ("--socket", "/.k8e-run/agent.sock"),
+) -> AgentRoot:
     """Start it under new mount and PID namespaces; it is dead when `process` is."""
     (base / "root").mkdir()
-    (base / "run").mkdir()
-    places = [str(base / "root"), str(base / "run"), str(SOURCE), str(venv or ""), _PYTHON]
+    (base / "run").mkdir(exist_ok=True)
+    (base / "run" / "secret").write_text(secret)
+    places = [str(base / "root"), str(base / "run"), str(SOURCE), str(venv or ""), _PYTHON, *argv]
     process = subprocess.Popen(
         ["unshare", "--fork", "--pid", "--mount", "--ipc", "--uts", "--kill-child", "sh", "-c", _SETUP, "sh", *places],
         env={"PYTHONPATH": "/.k8e-src", "PATH": os.environ.get("PATH", os.defpath)},
@@ -115,9 +129,9 @@ async def dialled(root: AgentRoot) -> AsyncIterator[Link]:
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             try:
-                found = await Link.dial(root.socket, timeout_s=TIMEOUT_S)
+                found = await Link.dial(root.socket, CREDENTIALS, timeout_s=TIMEOUT_S)
                 break
-            except (FileNotFoundError, ConnectionRefusedError):
+            except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
                 if root.process.poll() is not None:
                     raise AssertionError("the agent did not start") from None
                 await asyncio.sleep(0.005)

@@ -45,7 +45,7 @@ from k8e.setup.bundle import SOCKET, Bundle, build
 from k8e.setup.provision import bundles_dir
 from k8e.substrate.local.host import capacity
 from k8e.substrate.local.host.process import Process, identify, is_alive, kill, wait_death
-from k8e.wire.aio import Link, LinkLost, RemoteError
+from k8e.wire.aio import Credentials, Link, LinkLost, RemoteError
 from tests.support.places import RUN_DIR_VARIABLE, TOOLS_DIR
 
 __all__ = ["BareMachine", "why_not"]
@@ -144,6 +144,10 @@ class BareMachine:
     def _workspaces(self) -> Path:
         return self.directory / "workspaces"
 
+    @property
+    def owners_dir(self) -> Path:
+        return self.directory / "owners"
+
     # What there is
 
     async def capabilities(self) -> Capabilities:
@@ -164,10 +168,11 @@ class BareMachine:
 
     # Life and death
 
-    async def create(self, sandbox: SandboxId, template: Template) -> None:
+    async def create(self, sandbox: SandboxId, template: Template, credentials: Credentials) -> None:
         place = self._sandboxes / sandbox
         for path in (place, place / "root", place / "run", self._workspaces / sandbox):
             path.mkdir()
+        (place / "run" / "secret").write_text(credentials.secret)
         bundle = _bundle()
         places = [place, bundle.path, self._workspaces, sandbox, self.shown or ""]
         steps = ["sh", "-c", _BOOT, "sh", *map(str, places), *bundle.argv]
@@ -180,6 +185,9 @@ class BareMachine:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 start_new_session=True,
+                # Where `pivot_root` takes it along: a process elsewhere keeps the host's mounts, all of them locked
+                # together in a user namespace, for as long as it lives, and with them another test's disk.
+                cwd="/",
             )
         # Reaped as soon as it ends, also while no event loop runs: else it would look like a child that nobody waits for.
         threading.Thread(target=child.wait, name=f"bare {sandbox}", daemon=True).start()
@@ -200,18 +208,18 @@ class BareMachine:
                 raise SandboxFailed("boot", (place / "log").read_text())
             await asyncio.sleep(_RETRY_S)
 
-    async def dial(self, sandbox: SandboxId) -> Link:
+    async def dial(self, sandbox: SandboxId, credentials: Credentials) -> Link:
         try:
             async with asyncio.timeout(_DIAL_S):
                 with _short(self._sandboxes / sandbox / "run") as place:
-                    return await self._dial(sandbox, f"{place}/{Path(SOCKET).name}")
+                    return await self._dial(sandbox, f"{place}/{Path(SOCKET).name}", credentials)
         except (OSError, TimeoutError) as error:
             raise SandboxFailed("dial agent", error) from error
 
-    async def _dial(self, sandbox: SandboxId, path: str) -> Link:
+    async def _dial(self, sandbox: SandboxId, path: str, credentials: Credentials) -> Link:
         while True:
             try:
-                return await Link.dial(path, timeout_s=_DIAL_S)
+                return await Link.dial(path, credentials, timeout_s=_DIAL_S)
             except (ConnectionRefusedError, BlockingIOError):
                 if not self.alive(sandbox):
                     raise

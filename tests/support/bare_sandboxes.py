@@ -17,6 +17,7 @@ from k8e.substrate.local.layout import Layout, SandboxPaths
 from k8e.substrate.local.machine import LocalMachine
 from k8e.substrate.local.settings import LocalSettings
 from k8e.wire.aio import Link
+from tests.support.credentials import CREDENTIALS
 from tests.support.leaks import Lend
 
 __all__ = ["Bare", "Boxes", "boxes", "standin_settings", "substrate"]
@@ -81,8 +82,8 @@ def boxes(substrate: LocalMachine) -> Boxes:
         sandbox = SandboxId(f"t-{secrets.token_hex(6)}")
         template = Template(runtime=runtime, memory_bytes=memory_bytes, disk_bytes=disk_bytes)
         try:
-            await substrate.create(sandbox, template)
-            async with await substrate.dial(sandbox) as link:
+            await substrate.create(sandbox, template, CREDENTIALS)
+            async with await substrate.dial(sandbox, CREDENTIALS) as link:
                 paths = Layout(substrate.data_dir).sandbox(sandbox)
                 yield Bare(id=sandbox, link=link, substrate=substrate, paths=paths)
         finally:

@@ -18,6 +18,7 @@ from k8e.setup.provision import ensure
 from k8e.setup.report import Stderr
 from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.machine import LocalMachine
+from tests.support.credentials import CREDENTIALS
 from tests.support.places import IMAGES_VARIABLE, TOOLS_DIR
 
 __all__ = ["use_prepared_images"]
@@ -40,7 +41,9 @@ async def _prepare(data_dir: Path) -> None:
     substrate = LocalMachine(local_settings(ServerSettings(data_dir=data_dir), host))
     sandbox = SandboxId("prepares-images")
     try:
-        await substrate.create(sandbox, Template(runtime=Runtime.GVISOR if host.runsc else Runtime.CONTAINER))
+        await substrate.create(
+            sandbox, Template(runtime=Runtime.GVISOR if host.runsc else Runtime.CONTAINER), CREDENTIALS
+        )
     finally:
         await substrate.destroy(sandbox)
 

@@ -20,6 +20,7 @@ from k8e.engine.store import Change, Store
 from k8e.identity.sealing import FileSealer
 from k8e.model import Decision, SandboxId, Template
 from k8e.substrate.machine import Machine
+from k8e.wire.aio import Credentials
 from tests.support.cells import OWNER, Cell
 from tests.support.substrates import over
 
@@ -41,9 +42,9 @@ class OwnSandboxes:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._shared, name)
 
-    async def create(self, sandbox: SandboxId, template: Template) -> None:
+    async def create(self, sandbox: SandboxId, template: Template, credentials: Credentials) -> None:
         self.made.append(sandbox)
-        await self._shared.create(sandbox, template)
+        await self._shared.create(sandbox, template, credentials)
 
     async def survivors(self) -> frozenset[SandboxId]:
         return await self._shared.survivors() & frozenset(self.made)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from k8e.substrate.local.host import loop
 from tests.support.eventually import eventually
 
 __all__ = ["free_bytes", "leave", "small_disk", "take_all"]
@@ -29,6 +30,8 @@ def small_disk(directory: Path, size_bytes: int) -> Iterator[Path]:
     finally:
         # The kernel lets go of a removed sandbox's disk, which lies on this one, in its own time.
         assert eventually(lambda: subprocess.run(["umount", str(place)], check=False).returncode == 0)
+        # A process that another test has just started in a mount namespace of its own may still have a copy of the mount.
+        assert eventually(lambda: str(image) not in loop.backing_files().values())
         image.unlink()
 
 

@@ -59,7 +59,8 @@ class Files:
     def _open_watch(self, link: Link, number: int, args: Dict[str, Any]) -> None:
         from .watch import Watch  # inotify is rare; its cost is paid by those who use it
 
-        link.subscribers[number] = Watch(self._loop, link, number, args)
+        link.subscribers[number] = watch = Watch(self._loop, link, number, args)
+        watch.begin()
 
 
 def entry_of(path: bytes, status: os.stat_result, target: str = "") -> Dict[str, Any]:
@@ -131,8 +132,12 @@ def _open_read(link: Link, number: int, args: Dict[str, Any]) -> None:
     if offset < 0 or (length is not None and length < 0):
         raise Refusal("invalid", "offset and length count from 0")
     with place_of(args) as place:
-        # O_NONBLOCK: opening a FIFO must not stop PID 1.
-        fd = place.open(os.O_RDONLY | os.O_NONBLOCK)
+        # Before it is opened: that alone would wake whoever waits for a reader of a FIFO.
+        mode = place.stat(follow=True).st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode):
+            raise Refusal("invalid", "%s is not a regular file" % os.fsdecode(place.path))
+        # O_NONBLOCK: it may be another one by now, and opening a FIFO must not stop PID 1.
+        fd = place.open(os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         status = _regular(fd, place.path)
         if offset > status.st_size:
@@ -352,9 +357,20 @@ def _entries(args: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
     """The content of a directory; the first error is the request's, later ones are of files that vanished."""
     recursive, since = fields.flag(args, "recursive"), fields.number(args, "since", 0.0)
     with place_of(args) as top:
-        fd = top.open(os.O_RDONLY | os.O_DIRECTORY)
-    path = b"/" + os.path.normpath(top.path).lstrip(b"/")
-    return _walk(fd, path, recursive, since, _below(path, os.fsencode(fields.text(args, "after", ""))))
+        path = b"/" + os.path.normpath(top.path).lstrip(b"/")
+        after = _below(path, os.fsencode(fields.text(args, "after", "")))
+        entries = _listed(top.open(os.O_RDONLY | os.O_DIRECTORY), path, recursive, since, after)
+    next(entries)
+    return entries
+
+
+def _listed(fd: int, path: bytes, recursive: bool, since: float, after: List[bytes]) -> Iterator[Dict[str, Any]]:
+    """Once it has been asked for its first item, which is nothing, the directory is closed with it."""
+    try:
+        yield {}
+        yield from _walk(fd, path, recursive, since, after)
+    finally:
+        os.close(fd)
 
 
 def _below(top: bytes, after: bytes) -> List[bytes]:
@@ -367,27 +383,27 @@ def _below(top: bytes, after: bytes) -> List[bytes]:
 
 def _walk(fd: int, path: bytes, recursive: bool, since: float, after: List[bytes]) -> Iterator[Dict[str, Any]]:
     """Entries in the order of their names, parents first, as far as they can be named; from `after` on, without it."""
-    try:
-        first, rest = (after[0], after[1:]) if after else (b"", [])
-        names = sorted(name for name in map(os.fsencode, os.listdir(fd)) if name >= first)
-        for name in names:
-            if len(path) + len(name) >= _PATH_BYTES:
-                continue
-            is_resumed = bool(after) and name == first
+    first, rest = (after[0], after[1:]) if after else (b"", [])
+    names = sorted(name for name in map(os.fsencode, os.listdir(fd)) if name >= first)
+    for name in names:
+        if len(path) + len(name) >= _PATH_BYTES:
+            continue
+        is_resumed = bool(after) and name == first
+        try:
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        except OSError:
+            continue
+        if status.st_mtime >= since and not is_resumed:
+            yield entry_of(os.path.join(path, name), status, _target(name, fd, status))
+        if recursive and stat.S_ISDIR(status.st_mode):
             try:
-                status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
             except OSError:
                 continue
-            if status.st_mtime >= since and not is_resumed:
-                yield entry_of(os.path.join(path, name), status, _target(name, fd, status))
-            if recursive and stat.S_ISDIR(status.st_mode):
-                try:
-                    below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-                except OSError:
-                    continue
+            try:
                 yield from _walk(below, os.path.join(path, name), recursive, since, rest if is_resumed else [])
-    finally:
-        os.close(fd)
+            finally:
+                os.close(below)
 
 
 def _is_directory(place: Place) -> bool:

@@ -1,11 +1,11 @@
-"""The engine's connection, seen from the agent: non-blocking, newest wins, and a broken one costs only itself."""
+"""A connection to the agent: non-blocking, its dialer says first who it is, and a broken one costs only itself."""
 
 from __future__ import annotations
 
 import errno
 
 from k8e.wire.frames import Decoder, ProtocolError
-from k8e.wire.items import Acked, Cancelled, Data, Finished, Opened
+from k8e.wire.items import Acked, Cancelled, Data, Finished, Hello, Opened
 from k8e.wire.mux import Mux
 
 from .loop import ERROR, READ, WRITE
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from k8e.wire.items import Item
 
     from .loop import Loop
+    from .tls import TlsSocket
 
     Opener = Callable[["Link", int, str, Dict[str, Any]], None]
+    Greeter = Callable[["Link", Dict[str, Any]], None]
 
 __all__ = ["Link", "Subscriber"]
 
@@ -44,13 +46,27 @@ class Subscriber:
         """The engine made room."""
 
     def lost(self) -> None:
-        """Cancelled, or the link is gone."""
+        """Cancelled, ended and told so, or the link is gone; perhaps more than once."""
 
 
 class Link:
-    """One accepted connection."""
+    """One accepted connection. `greeter` is given the dialer's first frame, and accepts, refuses or closes the link.
 
-    def __init__(self, loop: Loop, sock: socket.socket, opener: Opener, on_close: Callable[[Link], None]) -> None:
+    Until it is accepted nothing can be asked on it.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        sock: Union[socket.socket, TlsSocket],
+        opener: Opener,
+        greeter: Greeter,
+        on_close: Callable[[Link], None],
+    ) -> None:
+        self.is_accepted = False
+        self.is_follower = False
+        """It may only ask for what changes nothing."""
+        self._greeter = greeter
         self.mux = Mux(is_dialer=False)
         self.subscribers: Dict[int, Subscriber] = {}
         self._loop = loop
@@ -60,8 +76,22 @@ class Link:
         self._decoder = Decoder()
         self._pending: List[Union[bytes, memoryview]] = []
         self._is_closed = False
+        self._buffered: Callable[[], int] = getattr(sock, "pending", _nothing)
+        """Bytes that were read from the socket and not yet from TLS: the loop does not know of them."""
         sock.setblocking(False)
         loop.watch(sock.fileno(), READ, self._ready)
+
+    def accept(self, fields: Mapping[str, Any], *, is_follower: bool) -> None:
+        """Serve this dialer from now on."""
+        self.is_accepted, self.is_follower = True, is_follower
+        self.mux.hello(fields)
+        self.flush()
+
+    def refuse(self, fields: Mapping[str, Any]) -> None:
+        """Say so and hang up; whatever else it has sent is not read."""
+        self.mux.hello(fields)
+        self.flush()
+        self.close()
 
     def fail(self, number: int, code: str, message: str) -> None:
         """End a stream with an error."""
@@ -106,6 +136,11 @@ class Link:
     def _fill(self) -> bool:
         if not self._pending:
             self._pending = self.mux.output(_OUTPUT_BYTES)
+            for number in self.mux.take_ended():
+                # What it holds, its output above all, would else stay for as long as the connection.
+                subscriber = self.subscribers.pop(number, None)
+                if subscriber is not None:
+                    subscriber.lost()
         return bool(self._pending)
 
     def _advance(self, count: int) -> None:
@@ -126,6 +161,11 @@ class Link:
             self.flush()
 
     def _receive(self) -> None:
+        self._receive_once()
+        while not self._is_closed and self._buffered():
+            self._receive_once()
+
+    def _receive_once(self) -> None:
         try:
             count = self._sock.recv_into(self._decoder.space())
             items = self.mux.receive(self._decoder.filled(count)) if count else None
@@ -139,10 +179,18 @@ class Link:
             self.close()
             return
         for number, item in items:
+            if self._is_closed:
+                return
             self._dispatch(number, item)
         self.flush()
 
     def _dispatch(self, number: int, item: Item) -> None:
+        if isinstance(item, Hello):
+            self._greeter(self, item.fields)
+            return
+        if not self.is_accepted:
+            self.close()
+            return
         if isinstance(item, Opened):
             self._opener(self, number, item.op, item.args)
             return
@@ -158,3 +206,7 @@ class Link:
         elif isinstance(item, Cancelled):
             del self.subscribers[number]
             subscriber.lost()
+
+
+def _nothing() -> int:
+    return 0

@@ -1,10 +1,9 @@
-"""The agent's desk: one table of operations, each answered with a result or a refusal, never with a crash."""
+"""One table of the agent's operations, each answered with a result or a refusal, never with a crash."""
 
 from __future__ import annotations
 
 import sys
 
-from . import fields
 from .fields import Refusal, refusal_of
 
 TYPE_CHECKING = False
@@ -17,6 +16,13 @@ if TYPE_CHECKING:
     Opening = Callable[["Link", int, Dict[str, Any]], None]
 
 __all__ = ["Service"]
+
+
+_READS = frozenset(("execs", "file.list", "file.read", "file.stat", "file.watch", "processes", "program"))
+"""What a follower may ask for: it changes nothing that the owner has, and takes nothing from it."""
+
+
+_FOLLOWER_STREAMS = 16
 
 
 class Service:
@@ -48,9 +54,13 @@ class Service:
             link.fail(number, "internal", "%s: %s" % (type(error).__name__, error))
 
     def _serve(self, link: Link, number: int, op: str, args: Dict[str, Any]) -> None:
+        if link.is_follower and op not in _READS:
+            raise Refusal("denied", "a follower may only read")
+        if link.is_follower and len(link.subscribers) >= _FOLLOWER_STREAMS:
+            raise Refusal("exhausted", "a follower has at most %d streams at a time" % _FOLLOWER_STREAMS)
         if op in self._calls:
             link.end(number, self._calls[op](args) or {})
         elif op in self._streams:
             self._streams[op](link, number, args)
         else:
-            raise fields.Refusal("invalid", "unknown operation %s" % op[:64])
+            raise Refusal("invalid", "unknown operation %s" % op[:64])

@@ -51,12 +51,15 @@ class Watch(Subscriber):
         self._fd = libc.inotify_open()
         try:
             self._add(path)
-        except OSError:
+        except BaseException:  # a tree may be deeper than Python's stack
             os.close(self._fd)
             raise
-        loop.watch(self._fd, READ, self._readable)
-        link.mux.event(number, "watching", {})
-        link.flush()
+
+    def begin(self) -> None:
+        """Once the link knows it: what the link says now may end it, and this with it."""
+        self._loop.watch(self._fd, READ, self._readable)
+        self._link.mux.event(self._number, "watching", {})
+        self._link.flush()
 
     def _add(self, path: bytes) -> None:
         self._paths[libc.inotify_add(self._fd, path, _MASK)] = path

@@ -19,6 +19,7 @@ from k8e.setup.checks import Check, Probe
 from k8e.setup.packages import find
 from k8e.setup.provision import Provisioned, bundles_dir, tools_dir
 from k8e.substrate.local.machine import LocalMachine
+from k8e.wire.aio import Credentials
 
 __all__ = ["probes"]
 
@@ -67,8 +68,9 @@ async def _trial(machine: LocalMachine, runtime: Runtime) -> str:
     sandbox = SandboxId(f"trial-{secrets.token_hex(8)}")
     try:
         async with asyncio.timeout(PATIENCE_S):
-            await machine.create(sandbox, Template(runtime=runtime))
-            link = await machine.dial(sandbox)
+            credentials = Credentials(secret=secrets.token_hex(16), epoch=1)
+            await machine.create(sandbox, Template(runtime=runtime), credentials)
+            link = await machine.dial(sandbox, credentials)
             await link.call("ready")
             await link.close()
     finally:

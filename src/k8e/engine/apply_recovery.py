@@ -30,10 +30,14 @@ _AT_ONCE = 64
 
 
 async def recover(store: Store, substrate: Substrate, sessions: Sessions, runs: Runs, terminals: Terminals) -> None:
-    """Make the world and the store agree again."""
-    held = {SandboxId(row["sandbox"]): row for row in store.rows("SELECT * FROM sessions ORDER BY parent != ''")}
+    """Make the world and the store agree again: take back this gateway's sessions, one by one."""
+    # All of them: the store is this gateway's alone, also where its name is a new one.
+    rows = store.rows("SELECT * FROM sessions ORDER BY parent != ''")
+    held = {SandboxId(row["sandbox"]): row for row in rows}
+    mine = await substrate.mine()
     plan = plan_recovery(
-        sessions={sandbox: Phase(row["phase"]) for sandbox, row in held.items()}, mine=await substrate.mine()
+        sessions={sandbox: Phase(row["phase"]) for sandbox, row in held.items()},
+        mine={sandbox: seen.alive for sandbox, seen in mine.items()},
     )
     _log.info("recovering", extra={"held": len(plan.held), "lost": len(plan.lost), "remove": len(plan.remove)})
     for sandbox in plan.remove:
@@ -50,6 +54,8 @@ async def recover(store: Store, substrate: Substrate, sessions: Sessions, runs: 
         if sandbox in plan.held or sandbox in plan.lost:
             box = sessions.box(sandbox)
             session = _known(row, box, by_name)
+            if sandbox in plan.held:
+                session.epoch = mine[sandbox].epoch
             sessions.adopt(session)
             by_name[row["owner"], row["session_id"]] = session
             work.append(_take_back(store, sessions, session, box, at_once, lost=sandbox in plan.lost))
@@ -104,6 +110,8 @@ async def _take_back(
         if session.phase is not Phase.FAILED:
             await store.commit(session.enter(Phase.FAILED, detail="its sandbox did not survive"))
         return
+    # Not waited for: where it cannot be written now, the next start finds the same.
+    store.post(session.adopted(sessions.gateway))
     try:
         # What may be reached is said again: whoever enforces it may have heard less than we have written down.
         async with at_once:

@@ -104,7 +104,7 @@ class Box:
             await self._ends_within(wait_s)
 
     def _hangs_up(self) -> SandboxFailed:
-        return SandboxFailed("reach the sandbox's agent", f"it hung up {self._backoff.failures} times in a row")
+        return self._out_of_reach(f"it hung up {self._backoff.failures} times in a row")
 
     async def unreachable(self, error: Exception) -> SandboxFailed:
         """The error for whoever its agent did not answer: SandboxLost when that is because it dies."""
@@ -112,7 +112,10 @@ class Box:
         await self._ends_within(_DYING_S)
         if self.is_dead:
             return self.lost()
-        reason = f"out of touch with the sandbox: {self.out_of_touch}" if self.out_of_touch else error
+        return self._out_of_reach(error)
+
+    def _out_of_reach(self, why: Exception | str) -> SandboxFailed:
+        reason = f"out of touch with the sandbox: {self.out_of_touch}" if self.out_of_touch else why
         return SandboxFailed("reach the sandbox's agent", reason)
 
     async def _ends_within(self, seconds: float) -> None:

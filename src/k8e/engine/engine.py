@@ -26,6 +26,7 @@ from k8e.engine.events import EventLog, EventPage
 from k8e.engine.execs import ExecStream
 from k8e.engine.files import FileChange, FilePage, Files
 from k8e.engine.gatekeeper import AtGate, Gatekeeper, unwitnessed
+from k8e.engine.gateway import gateway_id
 from k8e.engine.images import Images
 from k8e.engine.labels import Selector, has_all
 from k8e.engine.observing import UNOBSERVED, Observer
@@ -573,8 +574,10 @@ class Engine:
     # The engine's own life
 
     async def _begin(self) -> None:
+        self._sessions.gateway = gateway_id(self._settings.data_dir / "gateway")
         await self._substrate.begin(
             self._tasks,
+            gateway=self._sessions.gateway,
             usual=self._usual_claim(),
             check_room=lambda: ceilings.check_memory(self._substrate.capacity(), self._settings.reserve_memory),
         )

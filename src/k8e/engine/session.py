@@ -81,6 +81,8 @@ class Session:
     idle_timeout_s: float
     last_used: float
     box: Box | None = None
+    epoch: int = 0
+    """At which this gateway owns its sandbox."""
     warm: bool = False
     workspace: WorkspaceId | None = None
     parent: Session | None = None
@@ -145,10 +147,10 @@ class Session:
             (self.phase, self.detail, self.owner, self.session_id),
         )
 
-    def inserted(self, sandbox: str) -> Change:
-        """The change that writes a new session down."""
+    def inserted(self, sandbox: str, gateway: str) -> Change:
+        """The change that writes a new session down, with the gateway that owns it."""
         return Change(
-            "INSERT INTO sessions VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            "INSERT INTO sessions VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             (
                 self.owner,
                 self.session_id,
@@ -163,7 +165,16 @@ class Session:
                 self.expires_at,
                 self.idle_timeout_s,
                 self.last_used,
+                gateway,
+                self.epoch,
             ),
+        )
+
+    def adopted(self, gateway: str) -> Change:
+        """The change that makes this gateway its owner, at its epoch."""
+        return Change(
+            "UPDATE sessions SET gateway=?, epoch=? WHERE owner=? AND session_id=?",
+            (gateway, self.epoch, self.owner, self.session_id),
         )
 
     def respecified(self, spec: SessionSpec) -> Change:

@@ -77,6 +77,8 @@ class Sessions:
         self._tasks = tasks
         self.files = FileWorker()
         """Writes and reads what is kept of sessions on the host, in order."""
+        self.gateway = ""
+        """Who owns the sessions that are made here; known before the first of them."""
         self._by_key: dict[tuple[OwnerId, str], Session] = {}
         self._secret_changes = collections.Counter[OwnerId]()
         self._rates = CreateRates(
@@ -397,7 +399,7 @@ class Sessions:
     async def _claim(self, session: Session) -> None:
         for attempt in range(1, _CLAIM_TRIES + 1):
             claimed = await self._substrate.claim(session.spec.template(), self.claim(session))
-            session.warm = claimed.warm
+            session.warm, session.epoch = claimed.warm, claimed.epoch
             box = self.box(claimed.sandbox)
             try:
                 await self._take(session, box)
@@ -430,7 +432,7 @@ class Sessions:
         session.begin(time.time())
         session.enter(Phase.ACTIVE)
         # A crash before this line leaves a sandbox that no session has, and the next start removes it.
-        await self._store.commit(session.inserted(box.id))
+        await self._store.commit(session.inserted(box.id, self.gateway))
         if session.phase is not Phase.ACTIVE:
             # Whoever ended it while this was written down saw no sandbox to remove.
             raise session.lost()

@@ -47,6 +47,10 @@ CREATE TABLE workspaces (
     "ALTER TABLE workspaces ADD COLUMN gates TEXT NOT NULL DEFAULT '{}';",
     "ALTER TABLE runs ADD COLUMN command TEXT NOT NULL DEFAULT '';",
     "DROP TABLE sandboxes;",  # what is kept warm is the substrate's to know
+    """
+ALTER TABLE sessions ADD COLUMN gateway TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0;
+""",
 )
 _BUSY_MS: Final = 2000
 _MAX_GROUP: Final = 256

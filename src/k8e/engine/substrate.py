@@ -36,6 +36,7 @@ __all__ = [
     "Change",
     "Claimed",
     "Dead",
+    "Held",
     "OutOfMemory",
     "OutOfTouch",
     "PoolStatus",
@@ -61,8 +62,19 @@ class Capabilities:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
     sandbox: SandboxId
+    epoch: int
+    """At which its agent obeys this gateway."""
     warm: bool
     """Whether it was ready before it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A sandbox that is this gateway's to use or to remove."""
+
+    epoch: int
+    """At which its agent obeys this gateway; 0 if it cannot be reached any more."""
+    alive: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +123,14 @@ Change: TypeAlias = Alive | Dead | OutOfMemory | OutOfTouch
 
 
 class Substrate(Protocol):
-    async def begin(self, tasks: Tasks, *, usual: Claim, check_room: Callable[[], None]) -> None:
+    async def begin(self, tasks: Tasks, *, gateway: str, usual: Claim, check_room: Callable[[], None]) -> None:
         """Called once, before anything else. What works in the background does so in these tasks.
 
+        `gateway` names whoever will hold the sandboxes, the same after every restart. What it held before is taken back
+        at a higher epoch; what another living gateway holds is left alone, and what a dead one held once its lease is over.
         `usual` is what most sessions are given, so that ready sandboxes can have it in advance. `check_room` is called
         when a sandbox is about to be made, and raises where the host should have no more of them.
+        Raises: Conflict while somebody else is this gateway.
         """
         ...
 
@@ -194,11 +209,13 @@ class Substrate(Protocol):
         ...
 
     async def release(self, sandbox: SandboxId) -> None:
-        """Remove every trace of it, in whatever state it is; unknown ids are fine. Raises: SandboxFailed."""
+        """Remove every trace of it, in whatever state it is; unknown ids are fine, and so are those that another gateway
+        holds by now, which stay. Raises: SandboxFailed."""
         ...
 
-    async def mine(self) -> Mapping[SandboxId, bool]:
-        """Every sandbox that was claimed here, or of which any trace is left, and whether it runs; none that is kept warm."""
+    async def mine(self) -> Mapping[SandboxId, Held]:
+        """Every sandbox that this gateway holds, or of which a trace is left that nobody else can miss; none that is
+        kept warm."""
         ...
 
     async def create_workspace(self, workspace: WorkspaceId, disk_bytes: int) -> None:
@@ -214,7 +231,7 @@ class Substrate(Protocol):
         ...
 
     async def clear(self) -> None:
-        """Keep nothing warm any more, and remove every sandbox of which there is any trace."""
+        """Keep nothing warm any more, and remove every sandbox that is not another gateway's."""
         ...
 
     async def close(self) -> None:

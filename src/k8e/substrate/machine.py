@@ -6,6 +6,7 @@ Every method can be repeated, because whoever asks repeats what a crash may have
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from k8e.engine.substrate import Capabilities
@@ -23,12 +24,17 @@ from k8e.model import (
     Usage,
     WorkspaceId,
 )
-from k8e.wire.aio import Link
+from k8e.wire.aio import Credentials, Link
 
 __all__ = ["Machine"]
 
 
 class Machine(Protocol):
+    @property
+    def owners_dir(self) -> Path:
+        """Where all gateways of this machine write down whose its sandboxes are."""
+        ...
+
     async def capabilities(self) -> Capabilities:
         """What works here, probed for real once per process and then remembered."""
         ...
@@ -50,15 +56,15 @@ class Machine(Protocol):
         """
         ...
 
-    async def create(self, sandbox: SandboxId, template: Template) -> None:
-        """Build and boot; on return `dial` works. A failure leaves nothing behind.
+    async def create(self, sandbox: SandboxId, template: Template, credentials: Credentials) -> None:
+        """Build and boot; on return `dial` works, for who knows the secret of these. A failure leaves nothing behind.
 
         Raises: HostUnsupported, InvalidSpec (unknown image), SandboxFailed, DiskFull.
         """
         ...
 
-    async def dial(self, sandbox: SandboxId) -> Link:
-        """A new connection to the agent, returned after its hello. Raises: SandboxFailed."""
+    async def dial(self, sandbox: SandboxId, credentials: Credentials) -> Link:
+        """A new connection to the agent, returned after its hello. Raises: SandboxFailed, DialRefused."""
         ...
 
     async def configure(self, sandbox: SandboxId, claim: Claim, link: Link) -> None:

@@ -10,10 +10,11 @@ import asyncio
 import collections
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from k8e.engine.substrate import Alive, Capabilities, Change, Claimed, Dead, OutOfMemory, OutOfTouch, PoolStatus
+from k8e import full_disk
+from k8e.engine.substrate import Alive, Capabilities, Change, Claimed, Dead, Held, OutOfMemory, OutOfTouch, PoolStatus
 from k8e.errors import K8eError, SandboxFailed
 from k8e.model import (
     Capacity,
@@ -31,9 +32,10 @@ from k8e.model import (
 )
 from k8e.random_ids import new_id
 from k8e.substrate.machine import Machine
+from k8e.substrate.owners import LEASE_S, SandboxOwners
 from k8e.substrate.pool import LiveSandbox, PoolSettings, WarmPools
 from k8e.tasks import Tasks
-from k8e.wire.aio import Link, LinkLost, ProtocolError, RemoteError
+from k8e.wire.aio import DialRefused, Link, LinkLost, ProtocolError, RemoteError
 
 __all__ = ["MachineSubstrate"]
 
@@ -60,9 +62,10 @@ _NOBODY: Final = OwnerId("")
 class MachineSubstrate:
     """Implements `k8e.engine.substrate.Substrate`."""
 
-    def __init__(self, machine: Machine, pool: PoolSettings | None = None) -> None:
+    def __init__(self, machine: Machine, pool: PoolSettings | None = None, *, lease_s: float = LEASE_S) -> None:
         self.machine = machine
         self._settings = pool or PoolSettings()
+        self._lease_s = lease_s
         self._live: dict[SandboxId, LiveSandbox] = {}
         """All that have booted, in a pool or claimed."""
         self._claimed: set[SandboxId] = set()
@@ -70,15 +73,18 @@ class MachineSubstrate:
         self._booting: set[SandboxId] = set()
         self._untold: collections.deque[Change] = collections.deque()
         self._changed = asyncio.Event()
+        self._has_begun = False
 
     # --- its own life ----------------------------------------------------------------------------------------------
 
-    async def begin(self, tasks: Tasks, *, usual: Claim, check_room: Callable[[], None]) -> None:
+    async def begin(self, tasks: Tasks, *, gateway: str, usual: Claim, check_room: Callable[[], None]) -> None:
         self._tasks = tasks
+        with self._owners_readable():
+            self._owners = await asyncio.to_thread(
+                SandboxOwners, self.machine.owners_dir, gateway, lease_s=self._lease_s
+            )
         self._usual = usual
         self._check_room = check_room
-        # First of all: those that lived on without us may be filling the disk.
-        tasks.start(self.machine.tend(), name="machine")
         self._pools = WarmPools(
             self._settings,
             tasks,
@@ -86,32 +92,60 @@ class MachineSubstrate:
             prepare=self._prepare,
             discard=lambda member: self.release(member.id),
         )
+        self._has_begun = True
+        # First of all: those that lived on without us may be filling the disk.
+        tasks.start(self.machine.tend(), name="machine")
         at_once = asyncio.Semaphore(_DIALLED_AT_ONCE)
         warm = await self.machine.warm()
         async with asyncio.TaskGroup() as group:
-            for sandbox, template in warm.items():
-                group.create_task(self._restock(sandbox, template, at_once), name=f"restock {sandbox}")
-        for sandbox in await self.machine.survivors():
-            if sandbox not in self._live and self.machine.alive(sandbox):
-                self._claimed.add(sandbox)
-                self._watch(LiveSandbox(sandbox))
+            for sandbox in await self.machine.survivors():
+                live = await self._taken(sandbox)
+                if live is not None and sandbox in warm:
+                    group.create_task(self._restock(live, warm[sandbox], at_once), name=f"restock {sandbox}")
+                elif live is not None:
+                    self._claimed.add(sandbox)
+                elif sandbox in warm:
+                    group.create_task(self._try_release(sandbox), name=f"remove {sandbox}")
         tasks.start(self._tend_pools(), name="warm pools")
+        tasks.start(self._keep_lease(), name="lease")
 
-    async def _restock(self, sandbox: SandboxId, template: Template, at_once: asyncio.Semaphore) -> None:
-        """Back to its pool, with what most sessions are given by now; unless it does not live or does not answer."""
-        member = LiveSandbox(sandbox)
-        if self.machine.alive(sandbox):
-            self._watch(member)
-            with contextlib.suppress(K8eError):
-                async with at_once:
-                    await self._configure(member, self._usual)
-                self._pools.adopt(template, member)
-                return
+    async def _taken(self, sandbox: SandboxId) -> LiveSandbox | None:
+        """Ours from now on, if nobody else holds it and it lives. Raises: SandboxFailed; a guess could cost a session."""
+        with self._owners_readable():
+            credentials = await asyncio.to_thread(self._owners.take, sandbox)
+        if credentials is None or not self.machine.alive(sandbox):
+            return None
+        live = LiveSandbox(sandbox, credentials)
+        self._watch(live)
+        return live
+
+    async def _restock(self, member: LiveSandbox, template: Template, at_once: asyncio.Semaphore) -> None:
+        """Back to its pool, with what most sessions are given by now; unless it does not answer."""
+        try:
+            async with at_once:
+                await self._configure(member, self._usual)
+        except K8eError:
+            await self._try_release(member.id)
+        else:
+            self._pools.adopt(template, member)
+
+    async def _try_release(self, sandbox: SandboxId) -> None:
         try:
             await self.release(sandbox)
         except K8eError as error:
             # It is tried again when the engine finds that nobody has it.
             _log.warning("cannot remove a sandbox", extra={"sandbox": sandbox, "error": str(error)})
+
+    async def _keep_lease(self) -> None:
+        """Say that we live, and remove what those have left who have not said so for too long."""
+        while True:
+            await asyncio.sleep(self._owners.renew_every_s)
+            try:
+                self._owners.renew()
+                for sandbox in self._owners.known() - self._live.keys() - self._booting:
+                    await self._try_release(sandbox)
+            except OSError as error:
+                _log.warning("cannot see which gateways live", extra={"error": str(error)})
 
     async def _tend_pools(self) -> None:
         while True:
@@ -121,13 +155,16 @@ class MachineSubstrate:
     async def clear(self) -> None:
         for member in await self._pools.close():
             await self.release(member.id)
-        for sandbox in await self.machine.survivors():
+        for sandbox in await self.machine.survivors() | self._owners.known():
             await self.release(sandbox)
 
     async def close(self) -> None:
+        if not self._has_begun:
+            return
         await self._pools.close()
         for live in tuple(self._live.values()):
             await self._hang_up(live)
+        self._owners.close()
 
     # --- what there is ---------------------------------------------------------------------------------------------
 
@@ -143,10 +180,17 @@ class MachineSubstrate:
     async def usage(self, sandboxes: Sequence[SandboxId]) -> Mapping[SandboxId, Usage]:
         return await self.machine.usage(sandboxes)
 
-    async def mine(self) -> Mapping[SandboxId, bool]:
-        found = await self.machine.survivors()
-        ours = (self._live.keys() - self._claimed) | self._booting
-        return {sandbox: self.machine.alive(sandbox) for sandbox in found - ours}
+    async def mine(self) -> Mapping[SandboxId, Held]:
+        found = await self.machine.survivors() | self._owners.known()
+        warm = (self._live.keys() - self._claimed) | self._booting
+        with self._owners_readable():
+            return {sandbox: self._held(sandbox) for sandbox in found - warm if self._owners.may_remove(sandbox)}
+
+    def _held(self, sandbox: SandboxId) -> Held:
+        live = self._live.get(sandbox)
+        if live is None:
+            return Held(epoch=0, alive=False)
+        return Held(epoch=live.credentials.epoch, alive=live.death is None and self.machine.alive(sandbox))
 
     # --- warm pools ------------------------------------------------------------------------------------------------
 
@@ -183,14 +227,29 @@ class MachineSubstrate:
         sandbox = SandboxId(new_id("sb"))
         self._booting.add(sandbox)
         try:
-            await self.machine.create(sandbox, template)
-            live = LiveSandbox(sandbox)
+            with self._owners_readable():
+                credentials = self._owners.make(sandbox)
+            try:
+                await self.machine.create(sandbox, template, credentials)
+            except BaseException:
+                # Its file goes with its last trace; where that fails, the round that keeps the lease tries again.
+                self._tasks.start(self._try_release(sandbox), name=f"remove {sandbox}")
+                raise
+            live = LiveSandbox(sandbox, credentials)
             self._watch(live)
         finally:
             self._booting.discard(sandbox)
         async with self._discarded_on_failure(live):
             await self.connect(sandbox)
         return live
+
+    @contextlib.contextmanager
+    def _owners_readable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            full = full_disk.explained(error, self.machine.owners_dir.parent)
+            raise full or SandboxFailed("see whose a sandbox is", error) from error
 
     async def _prepare(self, template: Template, member: LiveSandbox) -> None:
         """Wait until the agent can serve at full speed, and give it what most sessions ask for."""
@@ -214,7 +273,7 @@ class MachineSubstrate:
                     raise
             else:
                 break
-        return Claimed(sandbox=live.id, warm=warm)
+        return Claimed(sandbox=live.id, epoch=live.credentials.epoch, warm=warm)
 
     async def _give(self, live: LiveSandbox, claim: Claim) -> None:
         async with self._discarded_on_failure(live):
@@ -244,10 +303,29 @@ class MachineSubstrate:
                 await asyncio.wait({gone})
             raise
 
+    def _check_held(self, sandbox: SandboxId) -> LiveSandbox:
+        """Raises: SandboxFailed for one that is gone, or another gateway's by now."""
+        live = self._live.get(sandbox)
+        if live is None:
+            raise SandboxFailed("look up sandbox", f"{sandbox} does not exist, or is not this gateway's")
+        with self._owners_readable():
+            if not live.superseded and not self._owners.holds(sandbox, live.credentials.epoch):
+                self._supersede(live, "another gateway has taken the sandbox over")
+        if live.superseded:
+            raise SandboxFailed("use the sandbox", live.superseded)
+        return live
+
+    def _supersede(self, live: LiveSandbox, reason: str) -> None:
+        live.superseded = reason
+        _log.warning("a sandbox is not ours any more", extra={"sandbox": live.id, "reason": reason})
+        self._tell(OutOfTouch(live.id, reason))
+
     async def set_egress(self, sandbox: SandboxId, policy: EgressPolicy) -> None:
+        self._check_held(sandbox)
         await self.machine.set_egress(sandbox, policy)
 
     async def set_grants(self, sandbox: SandboxId, grants: tuple[Grant, ...]) -> str:
+        self._check_held(sandbox)
         return await self.machine.set_grants(sandbox, grants)
 
     def decisions(self) -> AsyncIterator[Decision]:
@@ -257,11 +335,19 @@ class MachineSubstrate:
         await self.machine.settle_decisions()
 
     async def connect(self, sandbox: SandboxId) -> Link:
-        live = self._live.get(sandbox) or LiveSandbox(sandbox)
+        live = self._live.get(sandbox)
+        if live is None:
+            raise SandboxFailed("reach the sandbox's agent", f"{sandbox} does not exist, or is not this gateway's")
         async with live.dialing:
+            if live.superseded:
+                raise SandboxFailed("reach the sandbox's agent", live.superseded)
             if live.link is None or live.link.is_lost:
                 try:
-                    live.link = await self.machine.dial(sandbox)
+                    live.link = await self.machine.dial(sandbox, live.credentials)
+                except DialRefused as error:
+                    if error.is_superseded:
+                        self._supersede(live, str(error))
+                    raise SandboxFailed("reach the sandbox's agent", error) from error
                 except (OSError, TimeoutError, ProtocolError, LinkLost) as error:
                     raise SandboxFailed("reach the sandbox's agent", error) from error
             return live.link
@@ -271,7 +357,12 @@ class MachineSubstrate:
         self._claimed.discard(sandbox)
         if live is not None:
             await self._hang_up(live)
+        with self._owners_readable():
+            if not self._owners.may_remove(sandbox):
+                return
         await self.machine.destroy(sandbox)
+        with self._owners_readable():
+            self._owners.forget(sandbox)
 
     async def _hang_up(self, live: LiveSandbox) -> None:
         for watch in live.watches:
@@ -361,6 +452,8 @@ class MachineSubstrate:
         return True
 
     async def _give_up_memory(self, live: LiveSandbox, why: str) -> None:
+        if live.superseded:
+            return  # its memory is another gateway's to watch
         _log.info("removing a sandbox that stays out of memory: %s", why, extra={"sandbox": live.id})
         live.watches[0].cancel()
         await self.machine.destroy(live.id)

@@ -19,7 +19,7 @@ from k8e.errors import K8eError, SandboxFailed
 from k8e.model import Claim, Death, SandboxId, Template
 from k8e.substrate.demand import Demand, builds_to_start
 from k8e.tasks import Tasks
-from k8e.wire.aio import Link
+from k8e.wire.aio import Credentials, Link
 
 __all__ = ["LiveSandbox", "PoolSettings", "WarmPools"]
 
@@ -48,10 +48,13 @@ class LiveSandbox:
     """One that has booted, in a pool or claimed."""
 
     id: SandboxId
+    credentials: Credentials
     claim: Claim | None = None
     """What it was last given; None when that is not known."""
     link: Link | None = None
     """The newest connection to its agent; it may be lost."""
+    superseded: str = ""
+    """Why it is not ours any more, in its agent's eyes; it is not dialled again."""
     dialing: asyncio.Lock = field(default_factory=asyncio.Lock)
     death: Death | None = None
     watches: list[asyncio.Task[None]] = field(default_factory=list)

@@ -1,6 +1,6 @@
-"""The engine's end of a link: asyncio streams over a unix socket to an agent that is never trusted.
+"""The engine's end of a link: asyncio streams over any byte transport to an agent that is never trusted.
 
-Guarantees: `dial` returns only after the agent's hello, because a full backlog also looks like success; a hostile or
+Guarantees: a dial returns only after the agent's hello, because a full backlog also looks like success; a hostile or
 broken agent ends its own link with `ProtocolError` and costs at most one window per channel of each open stream;
 every waiting call wakes with `LinkLost` when the link dies.
 """
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .frames import Decoder, ProtocolError
@@ -19,15 +21,59 @@ from .mux import Mux
 from .outbox import Outbox, window
 
 if TYPE_CHECKING:
+    import ssl
     from types import TracebackType
     from typing import Self
 
     from .items import Item, Json
 
-__all__ = ["Data", "Event", "Link", "LinkLost", "ProtocolError", "RemoteError", "Stream"]
+__all__ = [
+    "Connect",
+    "Credentials",
+    "Data",
+    "DialRefused",
+    "Event",
+    "Link",
+    "LinkLost",
+    "ProtocolError",
+    "RemoteError",
+    "Stream",
+]
+
+Connect = Callable[[Callable[[], asyncio.BaseProtocol]], Awaitable[object]]
+"""Opens a byte transport and gives it to the protocol that it is handed."""
 
 _OUTPUT_BYTES = 512 * 1024
 _NOTHING: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What a dialer shows in its first frame."""
+
+    secret: str
+    """Of this one sandbox; empty where the transport has proven who dials."""
+    epoch: int
+    """The agent obeys the highest that it has seen and refuses lower ones; equal ones are one owner that dials again."""
+    is_follower: bool = False
+    """Only to read, beside the owner and other followers."""
+    sandbox: str = ""
+    """Which one is meant, where the transport does not say: over TCP an address may be another's by now."""
+
+    def __repr__(self) -> str:
+        return f"Credentials(epoch={self.epoch}, is_follower={self.is_follower})"
+
+    def fields(self) -> Mapping[str, Json]:
+        role = "follower" if self.is_follower else "owner"
+        return {"secret": self.secret, "epoch": self.epoch, "role": role, "sandbox": self.sandbox}
+
+
+class DialRefused(Exception):  # named by what happened, as the rest of the tree
+    """The agent does not serve this dialer; `is_superseded` when that is because another one owns the sandbox now."""
+
+    def __init__(self, reason: str, *, is_superseded: bool) -> None:
+        super().__init__(reason)
+        self.is_superseded = is_superseded
 
 
 class RemoteError(Exception):
@@ -185,7 +231,7 @@ class _Core:
             raise LinkLost(str(self.loss)) from self.loss
 
     def check_greeted(self) -> None:
-        if isinstance(self.loss, ProtocolError | OSError):
+        if isinstance(self.loss, ProtocolError | OSError | DialRefused):
             raise self.loss
         if self.loss is not None:
             raise ConnectionResetError(str(self.loss))
@@ -208,6 +254,8 @@ class _Core:
 
     def receive(self, number: int, item: Item) -> None:
         if isinstance(item, Hello):
+            if (refused := item.fields.get("refused")) is not None:
+                raise DialRefused(_refusal(item.fields), is_superseded=refused == "epoch")
             self.hello = item.fields
             self.greeted.set()
         elif not self.greeted.is_set():
@@ -251,19 +299,63 @@ class Link:
         self.hello: Mapping[str, Json] = core.hello
 
     @classmethod
-    async def dial(cls, path: str | os.PathLike[str], *, timeout_s: float) -> Link:
-        """Connect to an agent's socket and wait for its hello.
+    async def dial(cls, path: str | os.PathLike[str], credentials: Credentials, *, timeout_s: float) -> Link:
+        """Connect to an agent's unix socket, say who dials, and wait for its hello.
+
+        Raises: as `over`, and BlockingIOError where too many others are waiting to be accepted: try again.
+        """
+
+        async def connect(protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+            sock = socket.socket(socket.AF_UNIX)
+            try:
+                sock.setblocking(False)
+                # Not by the loop, which takes a full backlog for a connection under way. It never waits.
+                sock.connect(os.fspath(path))
+                await asyncio.get_running_loop().create_unix_connection(protocol, sock=sock)
+            except BaseException:
+                sock.close()
+                raise
+
+        return await cls.over(connect, credentials, timeout_s=timeout_s)
+
+    @classmethod
+    async def dial_tls(
+        cls, address: tuple[str, int], context: ssl.SSLContext, credentials: Credentials, *, timeout_s: float
+    ) -> Link:
+        """The same over TCP, where our certificate says who we are. Raises: as `over`.
+
+        We dial and take the server's part of TLS: so the agent needs no key of its own.
+        """
+        loop = asyncio.get_running_loop()
+
+        async def connect(protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+            (family, kind, proto, _, place), *_ = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+            sock = socket.socket(family, kind, proto)
+            try:
+                sock.setblocking(False)
+                await loop.sock_connect(sock, place)
+                await loop.connect_accepted_socket(protocol, sock, ssl=context)
+            except BaseException:
+                sock.close()
+                raise
+
+        return await cls.over(connect, credentials, timeout_s=timeout_s)
+
+    @classmethod
+    async def over(cls, connect: Connect, credentials: Credentials, *, timeout_s: float) -> Link:
+        """The same over any byte transport.
 
         Raises:
             OSError: nobody listens there.
             TimeoutError: no hello in time.
+            DialRefused: the secret is wrong, or a dialer with a higher epoch has come before.
             ProtocolError: whoever answers is not an agent.
         """
         core = _Core()
-        loop = asyncio.get_running_loop()
+        core.mux.hello(credentials.fields())
         try:
             async with asyncio.timeout(timeout_s):
-                await loop.create_unix_connection(lambda: _Protocol(core), os.fspath(path))
+                await connect(lambda: _Protocol(core))
                 await core.greeted.wait()
             core.check_greeted()
         except BaseException:
@@ -344,7 +436,7 @@ class _Protocol(asyncio.BufferedProtocol):
         try:
             for number, item in self._core.mux.receive(self._decoder.filled(nbytes)):
                 self._core.receive(number, item)
-        except ProtocolError as error:
+        except (ProtocolError, DialRefused) as error:
             self._core.lose(error)
             self._core.abort()
         else:
@@ -360,3 +452,11 @@ class _Protocol(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._core.lose(error or LinkLost("the agent hung up"))
         self._core.disconnected.set()
+
+
+def _refusal(fields: Mapping[str, Json]) -> str:
+    """In our own words: those of an agent are not trusted."""
+    if fields.get("refused") == "epoch":
+        epoch = fields.get("epoch")
+        return f"another gateway owns the sandbox now (epoch {epoch})" if isinstance(epoch, int) else "not the owner"
+    return "the agent does not accept these credentials"

@@ -28,7 +28,7 @@ class _Value:
 
 
 class Hello(_Value):
-    """The acceptor's greeting."""
+    """The peer's greeting: who dials, or who answers."""
 
     __slots__ = ("fields",)
     fields: Fields

@@ -119,21 +119,24 @@ class _Stream:
 
 
 class Mux:
-    """One end of a link. The dialer opens streams and cancels them, the acceptor greets and ends them."""
+    """One end of a link. Each greets once, the dialer first; the dialer opens streams and cancels them, the acceptor
+    ends them."""
 
     def __init__(self, *, is_dialer: bool) -> None:
         self._is_dialer = is_dialer
         self._streams: Dict[int, _Stream] = {}
+        self._is_greeted = False
         self._next_stream = 1
         self._last_opened = 0
         self._control: Deque[bytes] = deque()
+        self._ended: List[int] = []
         self._ready: Dict[int, None] = {}
         """Streams that may have something to send, in turn."""
 
     # What this end says.
 
     def hello(self, fields: Mapping[str, Json]) -> None:
-        """Greet; the acceptor's first frame."""
+        """Greet; the first frame of either end."""
         self._control.append(frame(0, HELLO, _pack(fields)))
 
     def open(self, op: str, args: Mapping[str, Json], *, offsets: Optional[Mapping[int, int]] = None) -> int:
@@ -250,6 +253,11 @@ class Mux:
                 self._ready[number] = None
         return out
 
+    def take_ended(self) -> List[int]:
+        """Streams whose end has been sent since this was asked last: nothing more of them is ever received."""
+        ended, self._ended = self._ended, []
+        return ended
+
     def _emit(self, number: int, out: List[Buffer]) -> int:
         """Send one turn of a stream; zero when it has nothing (left)."""
         stream = self._streams.get(number)
@@ -281,6 +289,7 @@ class Mux:
             out.append(frame(number, kind, payload))
             if kind == END:
                 del self._streams[number]
+                self._ended.append(number)
                 return
             stream.events_sent += len(payload)
 
@@ -326,8 +335,9 @@ class Mux:
         return self._over(number, stream, kind, payload)
 
     def _greeted(self, number: int, payload: bytes) -> Item:
-        if number or not self._is_dialer:
+        if number or self._is_greeted:
             raise ProtocolError("a hello out of place")
+        self._is_greeted = True
         return Hello(_unpack(payload))
 
     def _opened(self, number: int, payload: bytes) -> Item:

@@ -59,7 +59,7 @@ def pair() -> Iterator[tuple[_Refused, socket.socket]]:
 @pytest.mark.parametrize("error", [errno.ENOMEM, errno.ENOBUFS])
 def test_it_outlives_a_lack_of_memory(pair: tuple[_Refused, socket.socket], error: int) -> None:
     (sock, peer), loop, closed = pair, _Loop(), list[Link]()
-    link = Link(cast("Loop", loop), sock, lambda *_: None, closed.append)
+    link = Link(cast("Loop", loop), sock, lambda *_: None, lambda *_: None, closed.append)
     link.mux.hello({"version": 1})
     sock.error = error
     link.flush()
@@ -74,7 +74,7 @@ def test_it_outlives_a_lack_of_memory(pair: tuple[_Refused, socket.socket], erro
 
 def test_the_control_a_broken_connection_is_closed(pair: tuple[_Refused, socket.socket]) -> None:
     (sock, _), loop, closed = pair, _Loop(), list[Link]()
-    link = Link(cast("Loop", loop), sock, lambda *_: None, closed.append)
+    link = Link(cast("Loop", loop), sock, lambda *_: None, lambda *_: None, closed.append)
     link.mux.hello({"version": 1})
     sock.error = errno.EPIPE
     link.flush()

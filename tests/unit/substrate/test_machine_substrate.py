@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from k8e.engine.substrate import Held
 from k8e.model import Claim, Runtime, Template
 from k8e.substrate.machine_substrate import MachineSubstrate
 from k8e.tasks import Tasks
@@ -23,10 +24,10 @@ USUAL = Claim(cpus=1, processes=64)
 
 
 @asynccontextmanager
-async def begun(machine: BareMachine, *, ready: int) -> AsyncIterator[MachineSubstrate]:
+async def begun(machine: BareMachine, *, ready: int, gateway: str = "gw") -> AsyncIterator[MachineSubstrate]:
     async with Tasks() as tasks:
         substrate = over(machine, min=ready, max=4)
-        await substrate.begin(tasks, usual=USUAL, check_room=lambda: None)
+        await substrate.begin(tasks, gateway=gateway, usual=USUAL, check_room=lambda: None)
         try:
             yield substrate
         finally:
@@ -50,7 +51,7 @@ async def test_after_a_restart_warm_sandboxes_are_ready_and_a_claimed_one_is_nev
         await until_ready(first, 2)
     async with begun(machine, ready=0) as second:
         assert second.pool()[TEMPLATE].ready == 2
-        assert await second.mine() == {claimed.sandbox: True}
+        assert await second.mine() == {claimed.sandbox: Held(epoch=claimed.epoch + 1, alive=True)}
         again = [await second.claim(TEMPLATE, USUAL) for _ in range(2)]
         assert all(each.warm for each in again)
         assert claimed.sandbox not in {each.sandbox for each in again}

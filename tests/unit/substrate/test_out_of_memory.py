@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -12,13 +13,15 @@ from k8e.engine.substrate import Dead
 from k8e.model import Claim, Death, SandboxId, Template
 from k8e.substrate.machine import Machine
 from k8e.substrate.machine_substrate import MachineSubstrate
+from k8e.substrate.owners import SandboxOwners
 from k8e.tasks import Tasks
-from k8e.wire.aio import Link, LinkLost, RemoteError
+from k8e.wire.aio import Credentials, Link, LinkLost, RemoteError
 
 pytestmark = pytest.mark.anyio
 
 PATIENCE_S = 60.0
 SANDBOX = SandboxId("sb-x")
+_GATEWAY = "gw"
 _KILLED = {"pid": 7}
 _NOBODY = RemoteError("not_found", "there is no process to kill")
 
@@ -26,7 +29,11 @@ _NOBODY = RemoteError("not_found", "there is no process to kill")
 class _Starving:
     """A sandbox, and the link to its agent, that is out of memory once for each answer."""
 
-    def __init__(self, answers: Sequence[dict[str, int] | Exception]) -> None:
+    def __init__(self, answers: Sequence[dict[str, int] | Exception], owners_dir: Path) -> None:
+        self.owners_dir = owners_dir
+        owners = SandboxOwners(owners_dir, _GATEWAY)
+        owners.make(SANDBOX)
+        owners.close()
         self._answers = list(answers)
         self._gone = asyncio.Event()
         self.idle = asyncio.Event()
@@ -45,7 +52,7 @@ class _Starving:
     def alive(self, sandbox: SandboxId) -> bool:
         return not self._gone.is_set()
 
-    async def dial(self, sandbox: SandboxId) -> Link:
+    async def dial(self, sandbox: SandboxId, credentials: Credentials) -> Link:
         return cast("Link", self)
 
     async def closed(self) -> None:
@@ -83,7 +90,7 @@ async def _fate(starving: _Starving) -> Death | None:
     deaths: list[Death] = []
     async with Tasks() as tasks:
         substrate = MachineSubstrate(cast("Machine", starving))
-        await substrate.begin(tasks, usual=Claim(cpus=1, processes=1), check_room=lambda: None)
+        await substrate.begin(tasks, gateway=_GATEWAY, usual=Claim(cpus=1, processes=1), check_room=lambda: None)
 
         async def listen() -> None:
             async for change in substrate.changes():
@@ -99,8 +106,8 @@ async def _fate(starving: _Starving) -> Death | None:
 
 
 @pytest.mark.parametrize("answers", [[_KILLED], [_KILLED, _KILLED], [_NOBODY], [_NOBODY, _KILLED, _NOBODY]])
-async def test_it_lives_on_when_the_hog_is_gone(answers: list[dict[str, int] | Exception]) -> None:
-    starving = _Starving(answers)
+async def test_it_lives_on_when_the_hog_is_gone(answers: list[dict[str, int] | Exception], tmp_path: Path) -> None:
+    starving = _Starving(answers, tmp_path)
     assert await _fate(starving) is None
     assert starving.relieved_times == len(answers)
 
@@ -116,7 +123,9 @@ async def test_it_lives_on_when_the_hog_is_gone(answers: list[dict[str, int] | E
         [{}],
     ],
 )
-async def test_it_is_removed_for_memory_when_nobody_can_be_killed(answers: list[dict[str, int] | Exception]) -> None:
-    death = await _fate(_Starving(answers))
+async def test_it_is_removed_for_memory_when_nobody_can_be_killed(
+    answers: list[dict[str, int] | Exception], tmp_path: Path
+) -> None:
+    death = await _fate(_Starving(answers, tmp_path))
     assert death is not None
     assert death.oom

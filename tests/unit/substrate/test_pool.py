@@ -10,6 +10,7 @@ import pytest
 from k8e.model import Death, SandboxId, Template
 from k8e.substrate.pool import LiveSandbox, PoolSettings, WarmPools
 from k8e.tasks import Tasks
+from tests.support.credentials import CREDENTIALS
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +27,7 @@ class _Yard:
         self.changed = asyncio.Condition()
 
     async def build(self, template: Template) -> LiveSandbox:
-        self.built.append(LiveSandbox(SandboxId(f"sb-{len(self.built)}")))
+        self.built.append(LiveSandbox(SandboxId(f"sb-{len(self.built)}"), CREDENTIALS))
         return self.built[-1]
 
     async def prepare(self, template: Template, member: LiveSandbox) -> None:

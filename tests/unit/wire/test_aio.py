@@ -11,6 +11,7 @@ import pytest
 
 from k8e.wire import frames
 from k8e.wire.aio import Link, LinkLost, ProtocolError
+from tests.support.credentials import CREDENTIALS
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +49,10 @@ def saying(blob: bytes, *, stays: bool = True) -> Talk:
 
 
 async def test_a_dial_returns_with_the_hello(tmp_path: Path) -> None:
-    async with peer(tmp_path / "s", saying(HELLO)) as path, await Link.dial(path, timeout_s=PATIENCE_S) as link:
+    async with (
+        peer(tmp_path / "s", saying(HELLO)) as path,
+        await Link.dial(path, CREDENTIALS, timeout_s=PATIENCE_S) as link,
+    ):
         assert link.hello == {"version": 1}
 
 
@@ -64,12 +68,12 @@ async def test_a_dial_returns_with_the_hello(tmp_path: Path) -> None:
 async def test_no_hello_no_link(tmp_path: Path, blob: bytes, stays: bool, error: type[Exception]) -> None:
     async with peer(tmp_path / "s", saying(blob, stays=stays)) as path:
         with pytest.raises(error):
-            await Link.dial(path, timeout_s=0.1 if error is TimeoutError else PATIENCE_S)
+            await Link.dial(path, CREDENTIALS, timeout_s=0.1 if error is TimeoutError else PATIENCE_S)
 
 
 async def test_nobody_listening_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        await Link.dial(tmp_path / "nothing", timeout_s=PATIENCE_S)
+        await Link.dial(tmp_path / "nothing", CREDENTIALS, timeout_s=PATIENCE_S)
 
 
 async def test_a_lost_link_wakes_whoever_waits(tmp_path: Path) -> None:
@@ -77,7 +81,7 @@ async def test_a_lost_link_wakes_whoever_waits(tmp_path: Path) -> None:
         writer.write(HELLO)
         await reader.readexactly(10)
 
-    async with peer(tmp_path / "s", talk) as path, await Link.dial(path, timeout_s=PATIENCE_S) as link:
+    async with peer(tmp_path / "s", talk) as path, await Link.dial(path, CREDENTIALS, timeout_s=PATIENCE_S) as link:
         stream = await link.open("x", {})
         with pytest.raises(LinkLost):
             await stream.receive()
@@ -87,7 +91,10 @@ async def test_a_lost_link_wakes_whoever_waits(tmp_path: Path) -> None:
 
 
 async def test_a_sender_waits_for_the_window(tmp_path: Path) -> None:
-    async with peer(tmp_path / "s", saying(HELLO)) as path, await Link.dial(path, timeout_s=PATIENCE_S) as link:
+    async with (
+        peer(tmp_path / "s", saying(HELLO)) as path,
+        await Link.dial(path, CREDENTIALS, timeout_s=PATIENCE_S) as link,
+    ):
         stream = await link.open("x", {})
         await stream.send(0, b"x" * 256 * 1024)
         with pytest.raises(TimeoutError):
@@ -96,12 +103,18 @@ async def test_a_sender_waits_for_the_window(tmp_path: Path) -> None:
 
 
 async def test_a_call_without_an_answer_times_out(tmp_path: Path) -> None:
-    async with peer(tmp_path / "s", saying(HELLO)) as path, await Link.dial(path, timeout_s=PATIENCE_S) as link:
+    async with (
+        peer(tmp_path / "s", saying(HELLO)) as path,
+        await Link.dial(path, CREDENTIALS, timeout_s=PATIENCE_S) as link,
+    ):
         with pytest.raises(TimeoutError):
             await link.call("x", timeout_s=0.05)
 
 
 async def test_a_request_that_fits_no_frame_is_refused_here(tmp_path: Path) -> None:
-    async with peer(tmp_path / "s", saying(HELLO)) as path, await Link.dial(path, timeout_s=PATIENCE_S) as link:
+    async with (
+        peer(tmp_path / "s", saying(HELLO)) as path,
+        await Link.dial(path, CREDENTIALS, timeout_s=PATIENCE_S) as link,
+    ):
         with pytest.raises(ValueError, match="frame limit"):
             await link.open("exec", {"code": "x" * 2_000_000})

@@ -46,6 +46,8 @@ class Blueprint:
     block: int
     memory_bytes: int
     disk_bytes: int
+    secret: str = ""
+    """By which its agent knows who may dial it; none where no agent runs."""
     netns: Path | None = None
     resolver: str = ""
 
@@ -88,6 +90,8 @@ class Builder:
                     self._mount_usr(blueprint)
             with _step("make control socket directory"):
                 control.make(paths, base_id(blueprint.block))
+                if blueprint.secret:
+                    control.give_secret(paths, blueprint.secret, base_id(blueprint.block))
             with _step("make user namespace"):
                 namespace = None if nascent is None else nascent.finish()
                 if namespace is not None:

@@ -22,11 +22,12 @@ from k8e.substrate.local.host import inotify, mount
 from k8e.substrate.local.host.process import Process, wait_death
 from k8e.substrate.local.layout import SandboxPaths
 
-__all__ = ["capture", "make", "seal", "signs", "socket_path", "wait_for_socket"]
+__all__ = ["capture", "give_secret", "make", "seal", "signs", "socket_path", "wait_for_socket"]
 
 _SIZE_BYTES = 64 * 1024
 _INODES = 16
 _SOCKET = "agent.sock"
+_SECRET = "secret"  # noqa: S105  # the name of a file
 _BOOT_ERROR = "boot-error"
 _BOOT_ERROR_BYTES = 2048
 
@@ -37,6 +38,15 @@ def make(paths: SandboxPaths, owner: int) -> None:
     paths.inbox.mkdir(mode=0o700)
     os.chown(paths.inbox, owner, owner)
     paths.private.mkdir(mode=0o700)
+
+
+def give_secret(paths: SandboxPaths, secret: str, owner: int) -> None:
+    """Leave the secret for the agent, which reads it before anything else of the sandbox runs; `seal` removes it."""
+    path = paths.inbox / _SECRET
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(secret)
+    os.chown(path, owner, owner)
 
 
 def signs(paths: SandboxPaths) -> tuple[Path, ...]:
@@ -85,7 +95,8 @@ def capture(paths: SandboxPaths) -> None:
 
 def seal(paths: SandboxPaths) -> None:
     """Take away the sandbox's own name for it, and let nothing be written there again."""
-    (paths.inbox / _SOCKET).unlink(missing_ok=True)
+    for name in (_SOCKET, _SECRET):
+        (paths.inbox / name).unlink(missing_ok=True)
     _freeze(paths.control)
 
 

@@ -126,6 +126,11 @@ class Layout:
         return self.data_dir / "sandboxes"
 
     @property
+    def owners(self) -> Path:
+        """Which gateway holds which sandbox."""
+        return self.data_dir / "owners"
+
+    @property
     def workspaces(self) -> Path:
         return self.data_dir / "workspaces"
 

@@ -58,7 +58,7 @@ from k8e.substrate.local.settings import LocalSettings
 from k8e.substrate.local.threads import Threads
 from k8e.substrate.local.turns import Turns
 from k8e.substrate.local.workspaces import Workspaces, shared_name
-from k8e.wire.aio import Link, LinkLost, RemoteError
+from k8e.wire.aio import Credentials, DialRefused, Link, LinkLost, ProtocolError, RemoteError
 
 __all__ = ["LocalMachine", "LocalSettings"]
 
@@ -135,6 +135,10 @@ class LocalMachine:
         """Where everything of this substrate lies."""
         return self._layout.data_dir
 
+    @property
+    def owners_dir(self) -> Path:
+        return self._layout.owners
+
     def _prepare_directories(self) -> None:
         # Traversable, not listable: a sandbox's root, nobody to the host, must reach its own directory.
         for path in (self._layout.data_dir, self._layout.sandboxes):
@@ -186,8 +190,10 @@ class LocalMachine:
             kernel.check()
             self._disk_space.check()
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
-                await self._create(sandbox, Template(runtime=runtime), await self._boots.run(self._images.base, "host"))
-                link = await self.dial(sandbox)
+                image = await self._boots.run(self._images.base, "host")
+                credentials = Credentials(secret=secrets.token_hex(16), epoch=1)
+                await self._create(sandbox, Template(runtime=runtime), image, credentials)
+                link = await self.dial(sandbox, credentials)
                 await link.close()
         except (K8eError, OSError, TimeoutError) as error:
             return error
@@ -228,12 +234,12 @@ class LocalMachine:
     def _is_kept(self, image: str) -> bool:
         return not digest_in(image) or self._images.pulled.get(digest_in(image)) is not None
 
-    async def create(self, sandbox: SandboxId, template: Template) -> None:
+    async def create(self, sandbox: SandboxId, template: Template, credentials: Credentials) -> None:
         kernel.check()
         self._driver(template.runtime)
         self._disk_space.check()
         with self._images.pulled.lease(digest_in(template.image)):
-            await self._create(sandbox, template, await self._boots.run(self._ready_image, template))
+            await self._create(sandbox, template, await self._boots.run(self._ready_image, template), credentials)
 
     def _ready_image(self, template: Template) -> Image:
         builder = venv.VenvBuilder(self._builder, self._layout, self._blocks, self._group, self._site_files)
@@ -243,19 +249,19 @@ class LocalMachine:
         except OSError as error:
             raise self._failure("prepare image", error) from error
 
-    async def _create(self, sandbox: SandboxId, template: Template, image: Image) -> None:
+    async def _create(self, sandbox: SandboxId, template: Template, image: Image, credentials: Credentials) -> None:
         step = "link its network"
         try:
             async with asyncio.timeout(_BOOT_TIMEOUT_S):
                 netns = await self._network.attach(sandbox)
                 step = "start its runtime"
-                init = await self._boots.run(self._build, sandbox, template, image, netns)
+                init = await self._boots.run(self._build, sandbox, template, image, netns, credentials.secret)
                 paths = self._layout.sandbox(sandbox)
                 step = "wait for its agent"
                 await control.wait_for_socket(paths, init)
                 control.capture(paths)
                 step = "hear its agent"
-                self._greeted[sandbox] = await self.dial(sandbox)
+                self._greeted[sandbox] = await self.dial(sandbox, credentials)
                 control.seal(paths)
                 self._check_still_there(sandbox)
         except BaseException as error:
@@ -263,7 +269,7 @@ class LocalMachine:
             await self.destroy(sandbox)
             if full := full_disk.explained(error, self.data_dir):
                 raise full from error
-            if isinstance(error, OSError | TimeoutError):
+            if isinstance(error, OSError | TimeoutError | DialRefused | ProtocolError):
                 raise SandboxFailed("boot", f"{step}: {error!r} {log}".strip()) from error
             raise
 
@@ -271,11 +277,13 @@ class LocalMachine:
         if not self.alive(sandbox):
             raise SandboxFailed("boot", "it was removed meanwhile")
 
-    def _build(self, sandbox: SandboxId, template: Template, image: Image, netns: Path | None) -> Process:
+    def _build(self, sandbox: SandboxId, template: Template, image: Image, netns: Path | None, secret: str) -> Process:
         with self._turns.at(sandbox):
-            return self._build_alone(sandbox, template, image, netns)
+            return self._build_alone(sandbox, template, image, netns, secret)
 
-    def _build_alone(self, sandbox: SandboxId, template: Template, image: Image, netns: Path | None) -> Process:
+    def _build_alone(
+        self, sandbox: SandboxId, template: Template, image: Image, netns: Path | None, secret: str
+    ) -> Process:
         paths, block = self._layout.sandbox(sandbox), self._blocks.take()
         try:
             boot.make_directory(paths, block)
@@ -300,6 +308,7 @@ class LocalMachine:
                 block=block,
                 memory_bytes=template.memory_bytes,
                 disk_bytes=template.disk_bytes,
+                secret=secret,
                 netns=netns,
                 resolver=self._network.resolver,
             ),
@@ -308,23 +317,23 @@ class LocalMachine:
         record.save(paths, known.booted(init))
         return init
 
-    async def dial(self, sandbox: SandboxId) -> Link:
+    async def dial(self, sandbox: SandboxId, credentials: Credentials) -> Link:
         greeted = self._greeted.pop(sandbox, None)
         if greeted is not None and not greeted.is_lost:
             return greeted
         try:
             async with asyncio.timeout(_DIAL_TIMEOUT_S):
-                return await self._dial(sandbox)
+                return await self._dial(sandbox, credentials)
         except (OSError, TimeoutError) as error:
             raise SandboxFailed("dial agent", error) from error
 
-    async def _dial(self, sandbox: SandboxId) -> Link:
+    async def _dial(self, sandbox: SandboxId, credentials: Credentials) -> Link:
         """The socket's file exists a moment before anybody listens on it, and a backlog may be full."""
         with control.socket_path(self._layout.sandbox(sandbox)) as path:
             pause_s = _DIAL_RETRY_S
             while True:
                 try:
-                    return await Link.dial(path, timeout_s=_DIAL_TIMEOUT_S)
+                    return await Link.dial(path, credentials, timeout_s=_DIAL_TIMEOUT_S)
                 except (ConnectionRefusedError, BlockingIOError):
                     if not self.alive(sandbox):
                         raise
