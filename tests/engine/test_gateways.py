@@ -13,7 +13,7 @@ import pytest
 
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings
-from k8e.errors import Conflict, SandboxFailed
+from k8e.errors import Conflict, SandboxFailed, StoreFailed
 from k8e.lifecycle import Phase
 from k8e.model import Command, Outcome, SandboxId, SessionSpec, Shell
 from k8e.substrate.machine_substrate import MachineSubstrate
@@ -151,6 +151,38 @@ async def test_two_processes_cannot_be_the_same_gateway(gateways: Gateways) -> N
                 pass
         assert (await mine.sh("echo undisturbed")).stdout == b"undisturbed\n"
         await first.destroy_all()
+
+
+async def test_an_engine_that_cannot_see_whose_a_sandbox_is_removes_nothing(gateways: Gateways) -> None:
+    async with gateways.open("a") as first:
+        mine, sandbox = await session(first)
+    owner = gateways.machine.owners_dir / "sandboxes" / sandbox
+    owner.rename(owner.with_name(".kept"))
+    owner.mkdir()  # cannot be read, as with too many open files
+    with pytest.raises(SandboxFailed, match="see whose a sandbox is"):
+        async with gateways.open("a"):
+            pass
+    owner.rmdir()
+    owner.with_name(".kept").rename(owner)
+    async with gateways.open("a") as again:
+        assert (await Cell(again, mine.id).sh("echo still here")).stdout == b"still here\n"
+        await again.destroy_all()
+
+
+@pytest.mark.parametrize("content", ["", "\n", "gw-", "../../etc"])
+async def test_a_damaged_name_of_a_gateway_is_said_with_the_way_out(gateways: Gateways, content: str) -> None:
+    (gateways.directory / "a").mkdir()
+    name = gateways.directory / "a" / "gateway"
+    name.write_text(content)
+    with pytest.raises(StoreFailed, match=f"{name} does not hold this server's name: restore it, or remove it"):
+        async with gateways.open("a"):
+            pass
+    name.unlink()
+    async with gateways.open("a"):
+        written = name.read_text()
+    name.write_text(written + "\n")
+    async with gateways.open("a"):
+        pass
 
 
 async def test_an_engine_that_has_lost_its_store_removes_what_it_had(gateways: Gateways) -> None:

@@ -55,7 +55,7 @@ class Agent:
         self._owner: Optional[Link] = None
         self._links: Dict[Link, float] = {}
         """Each with the time by which its dialer must have said who it is."""
-        self._is_looking = False
+        self._is_sweeping = False
         loop.watch(listener.fileno(), READ, self._accept)
 
     def _accept(self, events: int) -> None:
@@ -68,8 +68,8 @@ class Agent:
         ungreeted = self._ungreeted()
         if len(ungreeted) > _MAX_UNGREETED:
             ungreeted[0].close()
-        if not self._is_looking:
-            self._look_for_silent()
+        if not self._is_sweeping:
+            self._close_silent()
 
     def _closed(self, link: Link) -> None:
         self._links.pop(link, None)
@@ -77,15 +77,18 @@ class Agent:
     def _ungreeted(self) -> List[Link]:
         return [link for link in self._links if not link.is_accepted]
 
-    def _look_for_silent(self) -> None:
-        """One timer for all: one of each connection's own would keep it in memory after its end."""
+    def _close_silent(self) -> None:
+        """Hang up on those that have not said in time who they are, and look again while there are others.
+
+        One timer serves all: a timer of a connection's own would keep it in memory after its end.
+        """
         now = time.monotonic()
         for link in self._ungreeted():
             if self._links[link] <= now:
                 link.close()
-        self._is_looking = bool(self._ungreeted())
-        if self._is_looking:
-            self._loop.later(1.0, self._look_for_silent)
+        self._is_sweeping = bool(self._ungreeted())
+        if self._is_sweeping:
+            self._loop.later(1.0, self._close_silent)
 
     def _greet(self, link: Link, hello: Dict[str, Any]) -> None:
         epoch, role = hello.get("epoch"), hello.get("role")

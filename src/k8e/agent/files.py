@@ -365,7 +365,10 @@ def _entries(args: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
 
 
 def _listed(fd: int, path: bytes, recursive: bool, since: float, after: List[bytes]) -> Iterator[Dict[str, Any]]:
-    """Once it has been asked for its first item, which is nothing, the directory is closed with it."""
+    """The entries of a directory, which is closed when the generator is.
+
+    The first item is empty, and taken at once: a generator that was never started closes nothing.
+    """
     try:
         yield {}
         yield from _walk(fd, path, recursive, since, after)

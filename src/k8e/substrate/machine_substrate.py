@@ -79,7 +79,7 @@ class MachineSubstrate:
 
     async def begin(self, tasks: Tasks, *, gateway: str, usual: Claim, check_room: Callable[[], None]) -> None:
         self._tasks = tasks
-        with self._owners_readable():
+        with self._substrate_errors():
             self._owners = await asyncio.to_thread(
                 SandboxOwners, self.machine.owners_dir, gateway, lease_s=self._lease_s
             )
@@ -97,9 +97,9 @@ class MachineSubstrate:
         tasks.start(self.machine.tend(), name="machine")
         at_once = asyncio.Semaphore(_DIALLED_AT_ONCE)
         warm = await self.machine.warm()
+        taken = {sandbox: await self._taken(sandbox) for sandbox in await self.machine.survivors()}
         async with asyncio.TaskGroup() as group:
-            for sandbox in await self.machine.survivors():
-                live = await self._taken(sandbox)
+            for sandbox, live in taken.items():
                 if live is not None and sandbox in warm:
                     group.create_task(self._restock(live, warm[sandbox], at_once), name=f"restock {sandbox}")
                 elif live is not None:
@@ -111,7 +111,7 @@ class MachineSubstrate:
 
     async def _taken(self, sandbox: SandboxId) -> LiveSandbox | None:
         """Ours from now on, if nobody else holds it and it lives. Raises: SandboxFailed; a guess could cost a session."""
-        with self._owners_readable():
+        with self._substrate_errors():
             credentials = await asyncio.to_thread(self._owners.take, sandbox)
         if credentials is None or not self.machine.alive(sandbox):
             return None
@@ -183,7 +183,7 @@ class MachineSubstrate:
     async def mine(self) -> Mapping[SandboxId, Held]:
         found = await self.machine.survivors() | self._owners.known()
         warm = (self._live.keys() - self._claimed) | self._booting
-        with self._owners_readable():
+        with self._substrate_errors():
             return {sandbox: self._held(sandbox) for sandbox in found - warm if self._owners.may_remove(sandbox)}
 
     def _held(self, sandbox: SandboxId) -> Held:
@@ -227,7 +227,7 @@ class MachineSubstrate:
         sandbox = SandboxId(new_id("sb"))
         self._booting.add(sandbox)
         try:
-            with self._owners_readable():
+            with self._substrate_errors():
                 credentials = self._owners.make(sandbox)
             try:
                 await self.machine.create(sandbox, template, credentials)
@@ -244,7 +244,8 @@ class MachineSubstrate:
         return live
 
     @contextlib.contextmanager
-    def _owners_readable(self) -> Iterator[None]:
+    def _substrate_errors(self) -> Iterator[None]:
+        """Around what reads or writes files of owners: their errors say nothing of a sandbox. Raises: SandboxFailed, DiskFull."""
         try:
             yield
         except OSError as error:
@@ -308,7 +309,7 @@ class MachineSubstrate:
         live = self._live.get(sandbox)
         if live is None:
             raise SandboxFailed("look up sandbox", f"{sandbox} does not exist, or is not this gateway's")
-        with self._owners_readable():
+        with self._substrate_errors():
             if not live.superseded and not self._owners.holds(sandbox, live.credentials.epoch):
                 self._supersede(live, "another gateway has taken the sandbox over")
         if live.superseded:
@@ -357,11 +358,11 @@ class MachineSubstrate:
         self._claimed.discard(sandbox)
         if live is not None:
             await self._hang_up(live)
-        with self._owners_readable():
+        with self._substrate_errors():
             if not self._owners.may_remove(sandbox):
                 return
         await self.machine.destroy(sandbox)
-        with self._owners_readable():
+        with self._substrate_errors():
             self._owners.forget(sandbox)
 
     async def _hang_up(self, live: LiveSandbox) -> None:

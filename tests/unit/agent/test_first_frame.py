@@ -146,6 +146,16 @@ async def test_followers_read_beside_the_owner_and_change_nothing(agent_root: Ag
         assert (await execute(owner, shell="ls /workspace")).stdout == b"file\n"
 
 
+async def test_a_follower_has_so_many_streams_and_no_more(agent_root: AgentRoot) -> None:
+    watch = {"path": "/workspace", "recursive": False}
+    async with dialled(agent_root) as owner, await dial(agent_root, replace(CREDENTIALS, is_follower=True)) as follower:
+        for _ in range(16):
+            await (await follower.open("file.watch", watch)).receive()
+        with pytest.raises(RemoteError, match="at most 16 streams"):
+            await (await follower.open("file.watch", watch)).receive()
+        await (await owner.open("file.watch", watch)).receive()
+
+
 async def test_connections_that_say_nothing_keep_nobody_out(agent_root: AgentRoot) -> None:
     async with dialled(agent_root) as owner:
         silent = [socket.socket(socket.AF_UNIX) for _ in range(30)]
