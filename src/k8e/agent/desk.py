@@ -31,13 +31,20 @@ _VENV = "/opt/venv"
 _VENV_PYTHON = _VENV + "/bin/python3"
 
 
-class _Watcher(Subscriber):
-    """A stream that follows an exec."""
+class _Follower(Subscriber):
+    """A stream that only reads an exec."""
 
     def __init__(self, subject: Exec, link: Link, number: int) -> None:
         self._subject = subject
         self._link = link
         self._number = number
+
+    def lost(self) -> None:
+        self._subject.detach(self._link, self._number)
+
+
+class _Reader(_Follower):
+    """The stream that gives an exec its input, and whose acknowledgements make room for more of its output."""
 
     def data(self, offset: int, payload: bytes) -> None:
         self._subject.feed(offset, payload)
@@ -47,9 +54,6 @@ class _Watcher(Subscriber):
 
     def acked(self) -> None:
         self._subject.acked()
-
-    def lost(self) -> None:
-        self._subject.detach(self._link, self._number)
 
 
 class Desk:
@@ -67,6 +71,7 @@ class Desk:
         """Offer the operations."""
         service.add_stream("exec", self._exec)
         service.add_stream("attach", self._attach)
+        service.add_stream("follow", self._follow)
         service.add_call("program", self._program)
         service.add_call("input", self._input)
         service.add_call("kill", self._kill)
@@ -109,8 +114,17 @@ class Desk:
         link.mux.event(number, "attached", {"running": subject.is_running, "stdin_offset": subject.stdin_received})
         self._subscribe(subject, link, number, offsets)
 
+    def _follow(self, link: Link, number: int, args: Dict[str, Any]) -> None:
+        subject, offsets = self._find(args), fields.offsets(args)
+        link.subscribers[number] = _Follower(subject, link, number)
+        try:
+            subject.follow(link, number, offsets)
+        except Refusal:
+            del link.subscribers[number]
+            raise
+
     def _subscribe(self, subject: Exec, link: Link, number: int, offsets: Dict[int, int]) -> None:
-        link.subscribers[number] = _Watcher(subject, link, number)
+        link.subscribers[number] = _Reader(subject, link, number)
         subject.attach(link, number, offsets)
 
     def _start(self, name: str, args: Dict[str, Any]) -> Exec:
@@ -184,8 +198,11 @@ class Desk:
         except ValueError as error:
             raise Refusal("invalid", "data is no base64") from error
         offset = fields.integer(args, "offset", 0)
-        subject = self._find(args)
-        taken, is_open = subject.take_input(offset, data, fields.flag(args, "is_last"))
+        subject, is_last = self._find(args), fields.flag(args, "is_last")
+        if fields.flag(args, "append"):
+            is_taken, is_open = subject.append_input(data, is_last)
+            return {"taken": is_taken, "open": is_open, "room": subject.has_input_room}
+        taken, is_open = subject.take_input(offset, data, is_last)
         return {"offset": taken, "open": is_open, "room": subject.has_input_room}
 
     def _kill(self, args: Dict[str, Any]) -> None:
@@ -214,12 +231,7 @@ class Desk:
         self._drop(subject.id)
 
     def _list(self, args: Dict[str, Any]) -> Dict[str, Any]:
-        return {
-            "execs": [
-                {"id": name, "running": subject.is_running, "pid": subject.pid, "pty": subject.has_terminal}
-                for name, subject in self._execs.items()
-            ]
-        }
+        return {"execs": [subject.view() for subject in self._execs.values()]}
 
 
 def _check_same(subject: Exec, args: Dict[str, Any]) -> None:

@@ -37,6 +37,8 @@ _PTY_EOF = b"\x04"
 _EXIT_NOT_FOUND = 127
 _EXIT_NOT_RUNNABLE = 126
 _MAX_ATTEMPTS = 4
+_MAX_FOLLOWERS = 16
+"""Streams that read one command beside its reader."""
 
 
 class Launch:
@@ -82,10 +84,18 @@ class Exec:
         self._handle: Optional[Handle] = None
         self._readers: Dict[int, Reader] = {}
         self._writer: Optional[Writer] = None
-        self._early_input: List[Tuple[int, bytes]] = []
+        self._early_input: List[bytes] = []
         """What came while an interpreter was awaited: no more than a window of it."""
         self._is_input_finished = False
         self._subscriber: Optional[Tuple[Link, int]] = None
+        """Its reader's stream: whose acknowledgements make room for more output, and which gives input."""
+        self._followers: Dict[Tuple[Link, int], Mapping[int, int]] = {}
+        """Streams that only read, and the offsets from which they do."""
+        self._streamed = 0
+        """Bytes of input that came on its readers' streams; other input has offsets of its own."""
+        self._named = 0
+        """Bytes of input that came with an offset, one request each."""
+        self._started_at = time.time()
         self._born = time.monotonic()
         self._memory_kills = memory.kills()
         self._timer: Optional[Timer] = None
@@ -105,6 +115,18 @@ class Exec:
     def is_running(self) -> bool:
         """Whether its end has not been told yet."""
         return self.outcome is None
+
+    def view(self) -> Dict[str, Any]:
+        """What a list says of it."""
+        return {
+            "id": self.id,
+            "running": self.is_running,
+            "pid": self.pid,
+            "pty": self.has_terminal,
+            "input": self._is_reading,
+            "program": self._program,
+            "started_at": self._started_at,
+        }
 
     @property
     def is_pty(self) -> bool:
@@ -198,14 +220,20 @@ class Exec:
         self._writer = Writer(self._loop, stdin, eof)
         self._writer.on_delivered = self._delivered
         early, self._early_input = self._early_input, []
-        for offset, data in early:
-            self._writer.feed(offset, data)
+        for data in early:
+            self._writer.feed(data)
         if self._is_input_finished:
             self._writer.finish()
         if self._subscriber is not None:  # it came while an interpreter was awaited
             link, number = self._subscriber
             for channel, reader in self._readers.items():
                 link.mux.attach(number, channel, reader.outbox)
+        for (link, number), offsets in self._followers.items():
+            self._feed_follower(link, number, offsets)
+
+    def _feed_follower(self, link: Link, number: int, offsets: Mapping[int, int]) -> None:
+        for channel, reader in self._readers.items():
+            link.mux.attach(number, channel, reader.outbox, cursor=offsets.get(channel, 0), is_follower=True)
 
     # What the runner says.
 
@@ -279,7 +307,8 @@ class Exec:
         if self._writer is not None:
             self._writer.close()
         self._cleanup()
-        self._tell_end()
+        for link, number in self._streams():
+            self._tell_end(link, number, self.outcome)
 
     def _emptied(self) -> None:
         handle, self._handle = self._handle, None
@@ -358,39 +387,76 @@ class Exec:
         for channel, reader in self._readers.items():
             link.mux.attach(number, channel, reader.outbox, cursor=offsets.get(channel, 0))
         if self.outcome is not None:
-            self._tell_end()
+            self._tell_end(link, number, self.outcome)
+        link.flush()
+
+    def follow(self, link: Link, number: int, offsets: Mapping[int, int]) -> None:
+        """Send this stream, too, what is retained and all that comes, as long as it keeps up with the reader."""
+        if len(self._followers) >= _MAX_FOLLOWERS:
+            raise Refusal("exhausted", "command %s has %d followers already" % (self.id, _MAX_FOLLOWERS))
+        self._followers[link, number] = offsets
+        if self.pid:
+            link.mux.event(number, "started", {"pid": self.pid})
+        self._feed_follower(link, number, offsets)
+        if self.outcome is not None:
+            self._tell_end(link, number, self.outcome)
         link.flush()
 
     def detach(self, link: Link, number: int) -> None:
         """That stream is gone; the command goes on."""
         if self._subscriber == (link, number):
             self._subscriber = None
+        self._followers.pop((link, number), None)
+
+    def _streams(self) -> List[Tuple[Link, int]]:
+        return [*([self._subscriber] if self._subscriber is not None else []), *self._followers]
 
     @property
     def stdin_received(self) -> int:
         """The offset from which a resumed engine sends input."""
-        return self._writer.received if self._writer is not None else 0
+        return self._streamed
 
     def feed(self, offset: int, data: bytes) -> None:
-        """Input from the engine."""
+        """Input on the reader's stream; a repeated piece is recognised by its offset."""
+        fresh = data[max(0, self._streamed - offset) :]
+        self._streamed += len(fresh)
         if self._writer is None:
-            self._early_input.append((offset, data))
+            self._early_input.append(fresh)
         else:
-            self._writer.feed(offset, data)
+            self._writer.feed(fresh)
 
     def take_input(self, offset: int, data: bytes, is_last: bool) -> Tuple[int, bool]:
         """Input that says where it belongs: how much was taken of all so far, and whether more may come."""
-        writer = self._writer
-        if writer is None:  # it waits for its interpreter
-            if is_last and not offset and not data:
-                self.finish_input()
-            return 0, self.is_running
-        if offset > writer.received:
-            raise Refusal("invalid", "input goes on at %d, and not at %d" % (writer.received, offset))
-        writer.take(offset, data)
-        if is_last and writer.received >= offset + len(data):
-            writer.finish()
-        return writer.received, writer.is_open and self._end is None
+        if offset > self._named:
+            raise Refusal("invalid", "input goes on at %d, and not at %d" % (self._named, offset))
+        fresh = data[self._named - offset :]
+        if self._take(fresh):
+            self._named += len(fresh)
+        if is_last and self._named >= offset + len(data):
+            self.finish_input()
+        return self._named, self._is_reading
+
+    def append_input(self, data: bytes, is_last: bool) -> Tuple[bool, bool]:
+        """Input by whoever: whether it was taken, behind all that came before, and whether more may come."""
+        is_taken = self._is_reading and self._take(data)
+        if is_taken and is_last:
+            self.finish_input()
+        return is_taken, self._is_reading
+
+    def _take(self, data: bytes) -> bool:
+        if not data:
+            return True
+        if not self.has_input_room:
+            return False
+        if self._writer is not None:
+            self._writer.feed(data)
+        return True
+
+    @property
+    def _is_reading(self) -> bool:
+        if self._writer is None:  # it waits for its interpreter
+            return self.is_running and not self._is_input_finished
+        return self._writer.is_open and not self._is_input_finished and self._end is None
 
     @property
     def has_input_room(self) -> bool:
@@ -411,8 +477,7 @@ class Exec:
     # What the engine is told.
 
     def _output(self) -> None:
-        if self._subscriber is not None:
-            link, number = self._subscriber
+        for link, number in self._streams():
             link.mux.wake(number)
             link.flush()
         self._conclude()
@@ -420,21 +485,20 @@ class Exec:
     def _delivered(self) -> None:
         if self._subscriber is not None and self._writer is not None:
             link, number = self._subscriber
-            link.mux.ack(number, 0, self._writer.delivered)
+            # Nothing is acknowledged that may still wait, whoever it is from.
+            link.mux.ack(number, 0, max(0, self._streamed - self._writer.pending))
             link.flush()
 
     def _tell(self, name: str, fields: Dict[str, Any]) -> None:
-        if self._subscriber is not None:
-            link, number = self._subscriber
+        for link, number in self._streams():
             link.mux.event(number, name, fields)
             link.flush()
 
-    def _tell_end(self) -> None:
-        if self._subscriber is not None and self.outcome is not None:
-            link, number = self._subscriber
-            link.mux.event(number, "exited", self.outcome, after_data=True)
-            link.mux.end(number, {})
-            link.flush()
+    @staticmethod
+    def _tell_end(link: Link, number: int, outcome: Dict[str, Any]) -> None:
+        link.mux.event(number, "exited", outcome, after_data=True)
+        link.mux.end(number, {})
+        link.flush()
 
 
 def set_size(fd: int, rows: int, cols: int) -> None:

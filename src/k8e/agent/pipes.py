@@ -103,12 +103,10 @@ def _queued(fd: int) -> int:
 
 
 class Writer:
-    """A command's standard input; a repeated piece is recognised by its offset."""
+    """A command's standard input."""
 
     def __init__(self, loop: Loop, fd: int, eof: bytes = b"") -> None:
         self.fd = fd
-        self.received = 0
-        self.delivered = 0
         self._loop = loop
         self._eof = eof
         self._pending = b""
@@ -117,11 +115,9 @@ class Writer:
         if fd >= 0:
             os.set_blocking(fd, False)
 
-    def feed(self, offset: int, data: bytes) -> None:
-        """Take a piece at its offset."""
-        fresh = data[max(0, self.received - offset) :]
-        self.received += len(fresh)
-        self._pending += fresh
+    def feed(self, data: bytes) -> None:
+        """Take the next piece."""
+        self._pending += data
         self._write(0)
 
     @property
@@ -129,10 +125,10 @@ class Writer:
         """Whether somebody may still read what is written."""
         return self.fd >= 0
 
-    def take(self, offset: int, data: bytes) -> None:
-        """Take a piece at its offset, but none while much waits to be read; `received` says what was taken."""
-        if self.has_room:
-            self.feed(offset, data)
+    @property
+    def pending(self) -> int:
+        """How many bytes wait to be read."""
+        return len(self._pending)
 
     @property
     def has_room(self) -> bool:
@@ -161,7 +157,6 @@ class Writer:
     def _settle(self) -> None:
         if self.fd < 0:
             self._pending = b""
-        self.delivered = self.received - len(self._pending)
         if self._pending:
             self._loop.watch(self.fd, WRITE, self._write)
         elif self.fd >= 0:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Service"]
 
 
-_READS = frozenset(("execs", "file.list", "file.read", "file.stat", "file.watch", "processes", "program"))
+_READS = frozenset(("execs", "follow", "file.list", "file.read", "file.stat", "file.watch", "processes", "program"))
 """What a follower may ask for: it changes nothing that the owner has, and takes nothing from it."""
 _FOLLOWER_STREAMS = 16
 """That one follower may have open at a time."""

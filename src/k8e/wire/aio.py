@@ -236,9 +236,9 @@ class _Core:
         if self.loss is not None:
             raise ConnectionResetError(str(self.loss))
 
-    def open(self, op: str, args: Mapping[str, Json], offsets: Mapping[int, int] | None) -> Stream:
+    def open(self, op: str, args: Mapping[str, Json], offsets: Mapping[int, int] | None, *, may_skip: bool) -> Stream:
         self.check()
-        number = self.mux.open(op, args, offsets=offsets)
+        number = self.mux.open(op, args, offsets=offsets, may_skip=may_skip)
         stream = self.streams[number] = Stream(self, number)
         self.flush_soon()
         return stream
@@ -381,16 +381,16 @@ class Link:
         return dict(stream.result)
 
     async def open(self, op: str, args: Mapping[str, Json]) -> Stream:
-        """Start a streaming operation; `attach` resumes from the offsets in its arguments.
+        """Start a streaming operation; `attach` resumes from the offsets in its arguments, and so does `follow`.
 
         Raises:
             LinkLost: the link is gone.
             ValueError: the arguments do not fit in a frame.
         """
         offsets = None
-        if op == "attach":
+        if op in ("attach", "follow"):
             offsets = {int(channel): int(offset) for channel, offset in args.get("offsets", {}).items()}
-        return self._core.open(op, args, offsets)
+        return self._core.open(op, args, offsets, may_skip=op == "follow")
 
     @property
     def is_lost(self) -> bool:

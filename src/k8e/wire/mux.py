@@ -56,22 +56,36 @@ _DIGITS = 20
 class _Feed:
     """An outbox being sent on a stream."""
 
-    __slots__ = ("cursor", "held", "is_eof_sent", "outbox")
+    __slots__ = ("acked", "cursor", "held", "is_eof_sent", "outbox")
 
-    def __init__(self, outbox: Outbox, cursor: int, held: bool) -> None:
+    def __init__(self, outbox: Outbox, cursor: int, held: bool, is_follower: bool) -> None:
         self.outbox = outbox
         self.cursor = max(cursor, outbox.base)
         self.held = held
         self.is_eof_sent = False
+        self.acked: Optional[int] = self.cursor if is_follower else None
+        """What a follower has acknowledged, which frees its own window and nothing in the outbox."""
+
+    def limit(self) -> int:
+        """How many bytes may be sent now. A follower that has fallen behind the outbox goes on at its oldest byte."""
+        if self.acked is None:
+            return MAX_DATA
+        if self.cursor < self.outbox.base:
+            if self.acked < self.cursor:
+                return 0  # until all that was sent is delivered: then nothing of the window is in use
+            self.cursor = self.acked = self.outbox.base
+        return min(MAX_DATA, WINDOW - (self.cursor - self.acked))
 
 
 class _Intake:
     """What has been received on a channel; offsets are None until the first byte says where it starts."""
 
-    __slots__ = ("acked", "floor", "is_finished", "received")
+    __slots__ = ("acked", "floor", "is_finished", "may_skip", "received")
 
-    def __init__(self, floor: int = 0) -> None:
+    def __init__(self, floor: int = 0, may_skip: bool = False) -> None:
         self.floor = floor
+        self.may_skip = may_skip
+        """Whether offsets may jump ahead, as they do for a follower that has fallen behind."""
         self.received: Optional[int] = None
         self.acked = floor
         self.is_finished = False
@@ -80,6 +94,8 @@ class _Intake:
         if self.received is None:
             if offset < self.floor:
                 raise ProtocolError("data starts at %d, before the %d asked for" % (offset, self.floor))
+            self.received = self.acked = offset
+        if self.may_skip and offset > self.received == self.acked:
             self.received = self.acked = offset
         if offset != self.received or self.is_finished:
             raise ProtocolError("data at %d where %d was due" % (offset, self.received))
@@ -139,8 +155,17 @@ class Mux:
         """Greet; the first frame of either end."""
         self._control.append(frame(0, HELLO, _pack(fields)))
 
-    def open(self, op: str, args: Mapping[str, Json], *, offsets: Optional[Mapping[int, int]] = None) -> int:
+    def open(
+        self,
+        op: str,
+        args: Mapping[str, Json],
+        *,
+        offsets: Optional[Mapping[int, int]] = None,
+        may_skip: bool = False,
+    ) -> int:
         """Start a stream. With `offsets` it resumes: data is due from them on, and ours waits for the peer's RESUME.
+
+        With `may_skip` the peer may leave out what it no longer has.
 
         Raises:
             ValueError: the arguments do not fit in a frame.
@@ -151,14 +176,26 @@ class Mux:
         stream = self._streams[number] = _Stream()
         if offsets is not None:
             stream.is_resuming = True
-            stream.intakes = {channel: _Intake(offset) for channel, offset in offsets.items()}
+            stream.intakes = {channel: _Intake(offset, may_skip) for channel, offset in offsets.items()}
         self._control.append(request)
         return number
 
-    def attach(self, number: int, channel: int, outbox: Outbox, *, cursor: int = 0, is_resumed: bool = False) -> None:
-        """Send `outbox` on a channel, from `cursor` or the oldest byte that is left."""
+    def attach(
+        self,
+        number: int,
+        channel: int,
+        outbox: Outbox,
+        *,
+        cursor: int = 0,
+        is_resumed: bool = False,
+        is_follower: bool = False,
+    ) -> None:
+        """Send `outbox` on a channel, from `cursor` or the oldest byte that is left.
+
+        An outbox may be sent on many streams: to one that owns it, whose acknowledgements free it, and to followers.
+        """
         stream = self._streams[number]
-        stream.feeds[channel] = _Feed(outbox, cursor, stream.is_resuming and not is_resumed)
+        stream.feeds[channel] = _Feed(outbox, cursor, stream.is_resuming and not is_resumed, is_follower)
         self.wake(number)
 
     def wake(self, number: int) -> None:
@@ -383,7 +420,11 @@ class Mux:
             raise ProtocolError("acknowledged channel %d, which carries nothing" % channel)
         if offset > feed.cursor:
             raise ProtocolError("acknowledged %d where %d was sent" % (offset, feed.cursor))
-        feed.outbox.ack(offset)
+        if feed.acked is None:
+            feed.outbox.ack(offset)
+        else:
+            feed.acked = max(feed.acked, offset)
+            self.wake(number)
         return Acked(channel, offset)
 
     def _resumed(self, number: int, stream: _Stream, channel: int, offset: int) -> Optional[Item]:
@@ -429,7 +470,10 @@ class Mux:
 def _emit_data(number: int, channel: int, feed: _Feed, out: List[Buffer]) -> None:
     if feed.held:
         return
-    piece = feed.outbox.read(feed.cursor, MAX_DATA)
+    limit = feed.limit()
+    if limit <= 0:
+        return
+    piece = feed.outbox.read(feed.cursor, limit)
     if len(piece):
         out.append(data_head(number, channel, feed.cursor, len(piece)))
         out.append(piece)

@@ -192,3 +192,68 @@ def test_the_control_an_honest_agent_is_believed() -> None:
         frames.frame(1, frames.END, b'{"result":{}}'),
     ]
     assert len([item for blob in blobs for item in mux.receive(decoder.feed(blob))]) == 4
+
+
+def followed(ends: Ends, outbox: Outbox, cursor: int = 0) -> int:
+    """A stream that follows an outbox whose owner is another one."""
+    number = ends.dialer.open("follow", {}, offsets={1: cursor}, may_skip=True)
+    ends.to(ends.acceptor)
+    ends.acceptor.attach(number, 1, outbox, cursor=cursor, is_follower=True)
+    return number
+
+
+def data_of(items: list[tuple[int, Item]], number: int) -> list[tuple[int, int]]:
+    return [(item.offset, len(item.payload)) for to, item in items if to == number and isinstance(item, Data)]
+
+
+def test_a_followers_acknowledgement_frees_nothing_of_what_its_owner_has_not_read() -> None:
+    ends, outbox = Ends(), Outbox()
+    owner = opened(ends)
+    ends.acceptor.attach(owner, 1, outbox)
+    follower = followed(ends, outbox)
+    outbox.append(bytes(1000))
+    for number in (owner, follower):
+        ends.acceptor.wake(number)
+    assert data_of(ends.to(ends.dialer), follower) == [(0, 1000)]
+    ends.dialer.ack(follower, 1, 1000)
+    ends.to(ends.acceptor)
+    assert (outbox.base, outbox.room) == (0, WINDOW - 1000)
+    ends.dialer.ack(owner, 1, 1000)
+    ends.to(ends.acceptor)
+    assert (outbox.base, outbox.room) == (1000, WINDOW), "the control"
+
+
+def test_a_follower_has_a_window_of_its_own_and_goes_on_where_the_rest_begins() -> None:
+    ends, outbox = Ends(), Outbox()
+    owner = opened(ends)
+    ends.acceptor.attach(owner, 1, outbox)
+    follower, got = followed(ends, outbox), list[tuple[int, int]]()
+    for _ in range(6):  # the owner reads on, the follower does not
+        outbox.append(bytes(WINDOW // 2))
+        for number in (owner, follower):
+            ends.acceptor.wake(number)
+        got += data_of(ends.to(ends.dialer), follower)
+        ends.dialer.ack(owner, 1, outbox.end)
+        ends.to(ends.acceptor)
+    assert sum(size for _, size in got) == WINDOW
+    outbox.append(b"last")
+    outbox.finish()
+    ends.acceptor.wake(follower)
+    assert data_of(ends.to(ends.dialer), follower) == []
+    ends.dialer.ack(follower, 1, WINDOW)
+    ends.to(ends.acceptor)
+    items = ends.to(ends.dialer)
+    assert data_of(items, follower) == [(3 * WINDOW, 4)]
+    assert isinstance(items[-1][1], Finished)
+
+
+def test_only_a_follower_may_be_given_less_than_everything() -> None:
+    for may_skip, is_accepted in ((True, True), (False, False)):
+        dialer = Mux(is_dialer=True)
+        number = dialer.open("follow", {}, offsets={1: 0}, may_skip=may_skip)
+        ahead = Decoder().feed(b"".join((frames.data_head(number, 1, 0, 0), frames.data_head(number, 1, 500, 0))))
+        if is_accepted:
+            assert [item for _, item in dialer.receive(ahead)] == [Data(1, 0, b""), Data(1, 500, b"")]
+        else:
+            with pytest.raises(ProtocolError):
+                dialer.receive(ahead)
