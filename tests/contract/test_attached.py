@@ -73,7 +73,7 @@ async def test_a_signal_to_what_the_sandbox_has_forgotten_is_let_pass(cell: Cell
         assert isinstance(item, Outcome)
     await other.close()
     await cell.engine.processes(OWNER, cell.id)  # answered after all that was asked before
-    await stream.kill(15)
+    await stream.signal(15)
     await stream.close(kill=False)
 
 
@@ -130,7 +130,7 @@ async def test_an_end_that_was_told_is_forgotten(cell: Cell, rpc: str) -> None:
 
     await getattr(ExecRpcs(cell.engine, FairWorker()), rpc)(as_uid(0), inputs() if rpc == "ExecAttach" else request)
     first, told = await _ended(cell)
-    assert first == untold.exec_id
+    assert first == untold.id
     assert not await remembers(cell, told)
-    assert await remembers(cell, untold.exec_id), "the control"
+    assert await remembers(cell, untold.id), "the control"
     await untold.close()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from k8e.engine.execs import Output
+from k8e.engine.process_stream import Output
 from k8e.errors import InvalidSpec, NotFound
 from k8e.model import Argv, Code, Command, Language, Outcome, OwnerId, Reason, Shell, Status
 from tests.support.cells import OWNER, Cell

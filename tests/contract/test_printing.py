@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from k8e.engine.execs import Output
+from k8e.engine.process_stream import Output
 from k8e.model import MIB, Argv, Code, Command, Language, Limits, Runtime, Status
 from tests.support.cells import OWNER, Cell, CellFactory
 

@@ -9,7 +9,7 @@ import pytest
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.service.encoding import FairWorker
 from k8e.doors.service.runs import RunRpcs
-from k8e.engine.execs import Output
+from k8e.engine.process_stream import Output
 from k8e.errors import Conflict, NotFound
 from k8e.model import (
     MIB,

@@ -262,3 +262,15 @@ async def _eventually(engine: Engine, session_id: str, text: str) -> bytes:
                 return (await engine.exec(OWNER, session_id, Command(what=Shell(text)))).stdout
             except Exhausted:
                 await asyncio.sleep(0.01)
+
+
+async def test_followers_count_as_commands_that_run(strict: Engine) -> None:
+    """As much output waits here for each of them."""
+    sid = (await strict.create_session(OWNER, SPEC)).session_id
+    reader = await strict.open_exec(OWNER, sid, SLEEP, exec_id="mine")
+    follower = await strict.follow_exec(OWNER, sid, "mine")
+    with pytest.raises(Exhausted, match="already runs 2"):
+        await strict.follow_exec(OWNER, sid, "mine")
+    await follower.close()
+    await (await strict.follow_exec(OWNER, sid, "mine")).close()
+    await reader.close()

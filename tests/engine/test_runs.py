@@ -317,3 +317,22 @@ def _on_disk(data_dir: Path) -> int:
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 size += (Path(directory) / name).stat().st_size
     return size
+
+
+async def test_a_run_that_goes_on_after_a_restart_may_print_as_much_as_before(data_dir: Path) -> None:
+    script = "echo begun; while [ ! -e go ]; do sleep 0.05; done; head -c 6000000 /dev/zero; while [ ! -e on ]; do sleep 0.05; done"
+    async with _opened_with(data_dir, KeptLimits()) as engine:
+        view = await engine.create_session(OWNER, SessionSpec(runtime=Runtime.CONTAINER))
+        run_id = await _start(Cell(engine, view.session_id), script)
+    async with _opened_with(data_dir, KeptLimits()) as engine:
+        cell = Cell(engine, view.session_id)
+        await cell.write("/workspace/go", b"")
+        async with asyncio.timeout(60):
+            # While it still runs: nobody waits for its end to see what it has printed.
+            while engine.polled_bytes(OWNER, run_id) < MIB:
+                await asyncio.sleep(0.01)
+        await cell.write("/workspace/on", b"")
+        assert (await _end(cell, run_id)).exit_code == 0
+        sizes = [len(item.payload) async for item in engine.open_run(OWNER, run_id) if not isinstance(item, Outcome)]
+        assert sum(sizes) == 6000006
+        await engine.destroy_all()

@@ -10,8 +10,8 @@ import pytest
 
 from k8e.engine.commands import Commands
 from k8e.engine.engine import Engine
-from k8e.engine.execs import ExecStream
 from k8e.engine.gatekeeper import Gatekeeper
+from k8e.engine.process import Process
 from k8e.engine.runs import RunView
 from k8e.engine.session import Session
 from k8e.engine.settings import Quotas
@@ -168,12 +168,14 @@ async def test_one_whose_session_ends_meanwhile_leaves_nothing(
     begin, known = Commands.start, list[RunView]()
 
     async def start(cell: Cell, ended: list[Session]) -> None:
-        async def end_beside(commands: Commands, session: Session, *args: Any, **options: Any) -> ExecStream:
-            stream = await begin(commands, session, *args, **options) if has_begun else None
+        async def end_beside(commands: Commands, process: Process, *args: Any, **options: Any) -> None:
+            if has_begun:
+                await begin(commands, process, *args, **options)
             known.extend(cell.engine.list_runs(OWNER, cell.id))
             await cell.engine.destroy_session(OWNER, cell.id)
-            ended.append(session)
-            return stream or await begin(commands, session, *args, **options)
+            ended.append(process.session)
+            if not has_begun:
+                await begin(commands, process, *args, **options)
 
         monkeypatch.setattr(Commands, "start", end_beside)
         try:

@@ -27,14 +27,15 @@ from k8e.engine import ports as engine_ports
 from k8e.engine.backoff import DEFAULT_BACKOFF, BackoffSettings
 from k8e.engine.boxes import Box
 from k8e.engine.commands import processes
-from k8e.engine.execs import ExecStream
 from k8e.engine.files import Files
 from k8e.engine.ports import Ports
+from k8e.engine.process import Process, Reading
+from k8e.engine.process_stream import ProcessStream
 from k8e.engine.session import Session
 from k8e.engine.substrate import Substrate
 from k8e.engine.terminals import Terminal
 from k8e.errors import K8eError, SandboxFailed
-from k8e.model import MIB, Outcome, Reason, SandboxId, TerminalId
+from k8e.model import MIB, Outcome, Reason, SandboxId
 from k8e.tasks import Tasks
 from k8e.wire import frames
 from k8e.wire.aio import Link
@@ -169,9 +170,9 @@ def _liar(fields: dict[str, object]) -> Answer:
 
 
 async def _outcome(box: Box, tasks: Tasks, *, timeout_s: float = 0.0) -> Outcome:
-    stream = ExecStream(box, "exec-1", tasks, timeout_s=timeout_s)
+    stream = ProcessStream(box, "exec-1", tasks, timeout_s=timeout_s)
     await stream.start({"id": "exec-1"})
-    async for item in stream:
+    async for item in stream.items():
         if isinstance(item, Outcome):
             return item
     raise AssertionError("no outcome")
@@ -300,8 +301,7 @@ async def _processes(box: Box, _tasks: Tasks) -> object:
 
 
 async def _foreground(box: Box, tasks: Tasks) -> object:
-    session = cast("Session", _InSession(box))
-    return await Terminal(TerminalId("t-x"), session, ExecStream(box, "t-x", tasks), pid=7).foreground()
+    return await Terminal(Process(cast("Session", _InSession(box)), "t-x", tasks), pid=7).foreground()
 
 
 CALLS: list[tuple[str, Callable[[Box, Tasks], Awaitable[object]], tuple[str, ...]]] = [
@@ -438,7 +438,7 @@ async def test_descriptors_that_an_agent_sends_never_arrive(tmp_path: Path) -> N
 async def test_an_agent_that_outstays_the_limit_loses_its_sandbox(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("k8e.engine.execs._AGENT_GRACE_S", 0.1)
+    monkeypatch.setattr("k8e.engine.process_stream._AGENT_GRACE_S", 0.1)
     with _impostor(tmp_path, lambda _mux, _number, _item: None) as impostor:
         async with Tasks() as tasks:
             outcome = await _outcome(_box(impostor, tasks), tasks, timeout_s=0.1)
@@ -475,9 +475,9 @@ def _hangs_up(*, times: float, piece: int = 0) -> Answer:
     return answer
 
 
-async def _said(stream: ExecStream) -> tuple[bytes, Outcome]:
+async def _said(stream: ProcessStream) -> tuple[bytes, Outcome]:
     said = b""
-    async for item in stream:
+    async for item in stream.items():
         if isinstance(item, Outcome):
             return said, item
         said += item.payload
@@ -489,7 +489,7 @@ async def test_the_control_a_link_that_breaks_costs_a_command_nothing(tmp_path: 
     with _impostor(tmp_path, _hangs_up(times=times, piece=4)) as impostor:
         async with Tasks() as tasks:
             sandbox = _OneSandbox(impostor.path)
-            stream = ExecStream(_box_in(sandbox, tasks), "exec-1", tasks)
+            stream = ProcessStream(_box_in(sandbox, tasks), "exec-1", tasks)
             await stream.start({"id": "exec-1"})
             said, outcome = await _said(stream)
     assert (said, outcome.exit_code) == (b"all that it said", 0)
@@ -502,7 +502,7 @@ async def test_an_agent_that_hangs_up_on_whoever_dials_ends_the_command_not_the_
         async with Tasks() as tasks:
             sandbox = _OneSandbox(impostor.path)
             box = _box_in(sandbox, tasks, backoff=backoff)
-            stream = ExecStream(box, "exec-1", tasks)
+            stream = ProcessStream(box, "exec-1", tasks)
             await stream.start({"id": "exec-1"})
             async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(SandboxFailed, match="it hung up 9 times in a row"):
@@ -518,9 +518,9 @@ async def test_an_agent_that_hangs_up_is_dialled_ever_more_rarely_whoever_needs_
             box = _box_in(sandbox, tasks)
             loop = asyncio.get_running_loop()
             began = loop.time()
-            streams = [ExecStream(box, f"exec-{number}", tasks) for number in range(20)]
+            streams = [ProcessStream(box, f"exec-{number}", tasks) for number in range(20)]
             for stream in streams:
-                await stream.start({"id": stream.exec_id})
+                await stream.start({"id": stream.process_id})
             reading = [tasks.start(_said(stream), name="reading") for stream in streams]
             async with asyncio.timeout(PATIENCE_S):
                 while sandbox.dials < 6:
@@ -547,15 +547,21 @@ def _talks(size: int, *, pid: int | None) -> Answer:
     return answer
 
 
+async def _started(box: Box, tasks: Tasks) -> Process:
+    process, stream = Process(cast("Session", _InSession(box)), "exec-1", tasks), ProcessStream(box, "exec-1", tasks)
+    process.read_from(Reading(stream=stream), over=lambda: None)
+    await stream.start({"id": "exec-1"})
+    return process
+
+
 @pytest.mark.parametrize("pid", [None, 0])
 async def test_output_of_a_command_that_never_starts_is_not_kept_without_bound(tmp_path: Path, pid: int | None) -> None:
     with _impostor(tmp_path, _talks(64 * MIB, pid=pid)) as impostor:
         async with Tasks() as tasks:
-            stream = ExecStream(_box(impostor, tasks), "exec-1", tasks)
-            await stream.start({"id": "exec-1"})
+            process = await _started(_box(impostor, tasks), tasks)
             async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(SandboxFailed, match="answered nonsense"):
-                    await stream.started()
+                    await process.started()
 
 
 @pytest.mark.parametrize("first", [None, 0])
@@ -568,13 +574,12 @@ async def test_the_control_output_before_the_news_of_a_start_is_kept(tmp_path: P
 
     with _impostor(tmp_path, answer) as impostor:
         async with Tasks() as tasks:
-            stream = ExecStream(_box(impostor, tasks), "exec-1", tasks)
-            await stream.start({"id": "exec-1"})
+            process = await _started(_box(impostor, tasks), tasks)
             async with asyncio.timeout(PATIENCE_S):
-                assert await stream.started() == 7
+                assert await process.started() == 7
                 said = 0
                 while said < MIB:
-                    item = await stream.next()
+                    item = await process.next()
                     assert not isinstance(item, Outcome)
                     said += len(item.payload)
 

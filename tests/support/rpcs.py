@@ -157,6 +157,8 @@ def requests(b: Belongings, *, csr: str = "") -> dict[str, tuple[Message, ...]]:
         "ExecAttach": (pb.ExecInput(start=run, exec_id=EXEC_ID),),
         "AttachExec": (pb.AttachExecRequest(session_id=sid, exec_id=EXEC_ID),),
         "WriteInput": (pb.WriteInputRequest(session_id=sid, exec_id=EXEC_ID, data=b"x"),),
+        "ListExecs": (pb.ListExecsRequest(session_id=sid),),
+        "SignalExec": (pb.SignalExecRequest(session_id=sid, exec_id=EXEC_ID, signal=28),),
         "PipInstall": (pb.PipInstallRequest(session_id=sid, packages=["no-such-package-of-k8e"]),),
         "PollRun": (pb.PollRunRequest(run_id=b.run_id),),
         "AttachRun": (pb.AttachRunRequest(run_id=b.run_id),),

@@ -469,40 +469,96 @@ class ExecOutput(_message.Message):
     def __init__(self, started: _Optional[_Union[ExecStarted, _Mapping]] = ..., chunk: _Optional[_Union[OutputChunk, _Mapping]] = ..., exit: _Optional[_Union[ExecExit, _Mapping]] = ...) -> None: ...
 
 class AttachExecRequest(_message.Message):
-    __slots__ = ("session_id", "exec_id", "stdout_offset", "stderr_offset", "stop")
+    __slots__ = ("session_id", "exec_id", "stdout_offset", "stderr_offset", "stop", "follow")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EXEC_ID_FIELD_NUMBER: _ClassVar[int]
     STDOUT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     STDERR_OFFSET_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     exec_id: str
     stdout_offset: int
     stderr_offset: int
     stop: bool
-    def __init__(self, session_id: _Optional[str] = ..., exec_id: _Optional[str] = ..., stdout_offset: _Optional[int] = ..., stderr_offset: _Optional[int] = ..., stop: _Optional[bool] = ...) -> None: ...
+    follow: bool
+    def __init__(self, session_id: _Optional[str] = ..., exec_id: _Optional[str] = ..., stdout_offset: _Optional[int] = ..., stderr_offset: _Optional[int] = ..., stop: _Optional[bool] = ..., follow: _Optional[bool] = ...) -> None: ...
 
 class WriteInputRequest(_message.Message):
-    __slots__ = ("session_id", "exec_id", "offset", "data", "eof")
+    __slots__ = ("session_id", "exec_id", "offset", "data", "eof", "append")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     EXEC_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     EOF_FIELD_NUMBER: _ClassVar[int]
+    APPEND_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     exec_id: str
     offset: int
     data: bytes
     eof: bool
-    def __init__(self, session_id: _Optional[str] = ..., exec_id: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., eof: _Optional[bool] = ...) -> None: ...
+    append: bool
+    def __init__(self, session_id: _Optional[str] = ..., exec_id: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., eof: _Optional[bool] = ..., append: _Optional[bool] = ...) -> None: ...
 
 class WriteInputResponse(_message.Message):
-    __slots__ = ("offset", "closed")
+    __slots__ = ("offset", "closed", "taken")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
     offset: int
     closed: bool
-    def __init__(self, offset: _Optional[int] = ..., closed: _Optional[bool] = ...) -> None: ...
+    taken: bool
+    def __init__(self, offset: _Optional[int] = ..., closed: _Optional[bool] = ..., taken: _Optional[bool] = ...) -> None: ...
+
+class ListExecsRequest(_message.Message):
+    __slots__ = ("session_id", "page_token")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    page_token: bytes
+    def __init__(self, session_id: _Optional[str] = ..., page_token: _Optional[bytes] = ...) -> None: ...
+
+class ListExecsResponse(_message.Message):
+    __slots__ = ("execs", "next_page_token")
+    EXECS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    execs: _containers.RepeatedCompositeFieldContainer[ExecInfo]
+    next_page_token: bytes
+    def __init__(self, execs: _Optional[_Iterable[_Union[ExecInfo, _Mapping]]] = ..., next_page_token: _Optional[bytes] = ...) -> None: ...
+
+class ExecInfo(_message.Message):
+    __slots__ = ("exec_id", "command", "pid", "started_at", "running", "takes_input", "has_terminal", "is_kept")
+    EXEC_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    TAKES_INPUT_FIELD_NUMBER: _ClassVar[int]
+    HAS_TERMINAL_FIELD_NUMBER: _ClassVar[int]
+    IS_KEPT_FIELD_NUMBER: _ClassVar[int]
+    exec_id: str
+    command: str
+    pid: int
+    started_at: float
+    running: bool
+    takes_input: bool
+    has_terminal: bool
+    is_kept: bool
+    def __init__(self, exec_id: _Optional[str] = ..., command: _Optional[str] = ..., pid: _Optional[int] = ..., started_at: _Optional[float] = ..., running: _Optional[bool] = ..., takes_input: _Optional[bool] = ..., has_terminal: _Optional[bool] = ..., is_kept: _Optional[bool] = ...) -> None: ...
+
+class SignalExecRequest(_message.Message):
+    __slots__ = ("session_id", "exec_id", "signal")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    EXEC_ID_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    exec_id: str
+    signal: int
+    def __init__(self, session_id: _Optional[str] = ..., exec_id: _Optional[str] = ..., signal: _Optional[int] = ...) -> None: ...
+
+class SignalExecResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class AttachRunRequest(_message.Message):
     __slots__ = ("run_id", "stdout_offset", "stderr_offset")

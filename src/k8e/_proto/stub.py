@@ -246,6 +246,18 @@ class SandboxStub:
             request_serializer=pb.WriteInputRequest.SerializeToString,
             response_deserializer=pb.WriteInputResponse.FromString,
         )
+        self.ListExecs: aio.UnaryUnaryMultiCallable[pb.ListExecsRequest, pb.ListExecsResponse]
+        self.ListExecs = channel.unary_unary(
+            "/sandbox.v1.SandboxService/ListExecs",
+            request_serializer=pb.ListExecsRequest.SerializeToString,
+            response_deserializer=pb.ListExecsResponse.FromString,
+        )
+        self.SignalExec: aio.UnaryUnaryMultiCallable[pb.SignalExecRequest, pb.SignalExecResponse]
+        self.SignalExec = channel.unary_unary(
+            "/sandbox.v1.SandboxService/SignalExec",
+            request_serializer=pb.SignalExecRequest.SerializeToString,
+            response_deserializer=pb.SignalExecResponse.FromString,
+        )
         self.AttachRun: aio.UnaryStreamMultiCallable[pb.AttachRunRequest, pb.ExecOutput]
         self.AttachRun = channel.unary_stream(
             "/sandbox.v1.SandboxService/AttachRun",

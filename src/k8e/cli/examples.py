@@ -62,6 +62,22 @@ BY_COMMAND = {
   k8e sandbox kill-run $RUN                       # everything it started, at once
   k8e sandbox kill-run $RUN --signal 15           # asks its process group to end
 """,
+    "execs": """examples:
+  k8e sandbox execs --output table                # of the shared session: commands, runs and terminals
+  k8e sandbox execs $SID | jq -r '.execs[] | select(.takes_input) | .exec_id'
+""",
+    "follow": """examples:
+  k8e sandbox follow $EXEC                        # stdout to stdout, stderr to stderr; leaving ends nothing
+  k8e sandbox follow $RUN                         # a run from its beginning, a terminal from what it still shows
+""",
+    "input": """examples:
+  k8e sandbox input $EXEC yes                     # one line
+  k8e sandbox input $EXEC --eof < answers.txt     # a file, and then end-of-file
+""",
+    "signal": """examples:
+  k8e sandbox signal $EXEC                        # 15 asks it to end
+  k8e sandbox signal $EXEC 9                      # ends everything that it started
+""",
     "create": """examples:
   SID=$(k8e sandbox create | jq -r .session_id)
   k8e sandbox create --runtime container --memory-mib 2048 --cpus 2 --env TOKEN=x

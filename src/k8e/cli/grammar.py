@@ -215,6 +215,13 @@ SANDBOX: Mapping[str, tuple[str, Fill]] = {
     "runs": ("list the background runs of a session", lazily("programs:fill_runs")),
     "poll": ("show a background run and its output so far", lazily("programs:fill_poll")),
     "kill-run": ("end a background run and everything it started", lazily("programs:fill_kill_run")),
+    "execs": (
+        "list what was started in a session, in front, in the background and on terminals",
+        lazily("programs:fill_execs"),
+    ),
+    "follow": ("read the output of one of these beside its caller", lazily("programs:fill_follow")),
+    "input": ("give one of these input, behind all that others have given", lazily("programs:fill_input")),
+    "signal": ("signal one of these by its id", lazily("programs:fill_signal")),
     "create": ("make a session of your own", lazily("sessions:fill_create")),
     "pull": ("get an image ready for sessions", lazily("sessions:fill_pull")),
     "get": ("show one session", lazily("sessions:fill_get")),

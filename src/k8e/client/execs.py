@@ -11,8 +11,8 @@ from k8e.client.light.calls import new_exec_id
 from k8e.client.network import denials
 from k8e.client.requests import Watched
 from k8e.client.resuming import Resuming
-from k8e.client.transport import deadline
-from k8e.client.values import Chunk, ExecResult, Exit
+from k8e.client.transport import QUICK_S, deadline
+from k8e.client.values import Chunk, ExecInfo, ExecResult, Exit
 
 __all__ = ["Command", "ExecCalls", "Input", "exec_request", "exec_result", "output_item", "raw"]
 
@@ -102,6 +102,54 @@ class ExecCalls(Resuming):
         )
         async for message in self._each(self._stub.AttachExec(request)):
             yield output_item(message)
+
+    async def execs(self, session_id: str) -> list[ExecInfo]:
+        """Every command, background run and terminal's program that callers have started in a session, oldest first.
+
+        The `exec_id` of a run is its run's id, and of a terminal its terminal's.
+        """
+        request = pb.ListExecsRequest(session_id=session_id)
+        return [exec_info(each) async for page in self._pages(self._stub.ListExecs, request) for each in page.execs]
+
+    async def follow_exec(
+        self, session_id: str, exec_id: str, *, stdout_offset: int = 0, stderr_offset: int = 0
+    ) -> AsyncIterator[Chunk | Exit]:
+        """Any of them, beside whoever else reads it: what is still there from the offsets on, and what comes.
+
+        It does not wait for this reader: what comes faster than it is read is left out, and `Exit.truncated` says so.
+        """
+        request = pb.AttachExecRequest(
+            session_id=session_id,
+            exec_id=exec_id,
+            stdout_offset=stdout_offset,
+            stderr_offset=stderr_offset,
+            follow=True,
+        )
+        async for message in self._each(self._stub.AttachExec(request)):
+            yield output_item(message)
+
+    async def send_input(self, session_id: str, exec_id: str, data: str | bytes = b"", *, eof: bool = False) -> bool:
+        """Input for any of them that reads some, behind all that anybody has sent; with `eof` the last of it.
+
+        Waits while it does not read. False when it reads no more; what was sent then may be lost.
+        """
+        sent = raw(data)
+        pieces = [sent[start : start + PIECE] for start in range(0, len(sent), PIECE)] or [b""]
+        for number, piece in enumerate(pieces, start=1):
+            request = pb.WriteInputRequest(
+                session_id=session_id, exec_id=exec_id, data=piece, append=True, eof=eof and number == len(pieces)
+            )
+            answer = await self._call(self._stub.WriteInput, request, timeout_s=QUICK_S)
+            while not answer.taken and not answer.closed:
+                answer = await self._call(self._stub.WriteInput, request, timeout_s=QUICK_S)
+            if not answer.taken:
+                return False
+        return True
+
+    async def signal_exec(self, session_id: str, exec_id: str, signal: int = 15) -> None:
+        """Signal any of them; 9 ends everything it started. Raises: NotFound once it has ended and is forgotten."""
+        request = pb.SignalExecRequest(session_id=session_id, exec_id=exec_id, signal=signal)
+        await self._call(self._stub.SignalExec, request, timeout_s=QUICK_S)
 
     async def _attached(
         self, request: pb.ExecRequest, stdin: Input | None, timeout: float, exec_id: str = ""
@@ -230,4 +278,17 @@ def output_item(message: pb.ExecOutput) -> Chunk | Exit:
         duration_ms=end.duration_ms,
         truncated=end.truncated,
         egress_denied=denials(end.egress_denied),
+    )
+
+
+def exec_info(message: pb.ExecInfo) -> ExecInfo:
+    return ExecInfo(
+        exec_id=message.exec_id,
+        command=message.command,
+        pid=message.pid,
+        started_at=message.started_at,
+        running=message.running,
+        takes_input=message.takes_input,
+        has_terminal=message.has_terminal,
+        is_kept=message.is_kept,
     )

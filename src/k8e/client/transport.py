@@ -37,6 +37,8 @@ REPEATABLE: tuple[type[Message], ...] = (
     pb.UpdateLabelsRequest,
     pb.PollRunRequest,
     pb.ListRunsRequest,
+    pb.ListExecsRequest,
+    pb.SignalExecRequest,
     pb.KillRunRequest,
     pb.GetProcessesRequest,
     pb.GetEventsRequest,

@@ -10,6 +10,7 @@ __all__ = [
     "Chunk",
     "EgressDecision",
     "EgressDenial",
+    "ExecInfo",
     "ExecResult",
     "Exit",
     "FileChange",
@@ -282,6 +283,23 @@ class FileInfo:
 class FileChange:
     kind: str
     path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecInfo:
+    """A command, a background run or a terminal's program, as a list shows it."""
+
+    exec_id: str
+    command: str
+    """The beginning of what it runs; after a restart of the server perhaps only the program."""
+    pid: int
+    """Inside the sandbox; 0 until it has started."""
+    started_at: float
+    running: bool
+    takes_input: bool
+    has_terminal: bool
+    is_kept: bool
+    """Its output is kept for whoever comes: that of background runs and terminals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,10 +19,11 @@ from k8e.engine import answers
 from k8e.engine.ceilings import bounded
 from k8e.engine.egress import Egress
 from k8e.engine.events import EventLog
-from k8e.engine.execs import STDERR, STDOUT, ExecStream, exec_args, remote_failure
 from k8e.engine.ids import check_client_id
+from k8e.engine.process import Follower, Process, ProcessView, Reading, ask
+from k8e.engine.process_stream import STDERR, STDOUT, ProcessStream, exec_args
 from k8e.engine.questions import FoundProgram
-from k8e.engine.recording import RecordedStream, Recorder, title
+from k8e.engine.recording import Recorder, title
 from k8e.engine.resumable import IN_SANDBOX_BYTES, ResumableCommands
 from k8e.engine.secrets import Secrets
 from k8e.engine.session import Session, Use
@@ -32,7 +33,6 @@ from k8e.loop_turns import InTurns
 from k8e.model import MIB, Command, Denial, ExecResult, Outcome, ProcessInfo, Reason, SandboxId
 from k8e.random_ids import new_id
 from k8e.tasks import Tasks
-from k8e.wire.aio import LinkLost, RemoteError
 
 __all__ = ["Commands", "ask", "processes"]
 
@@ -67,11 +67,12 @@ class Commands:
         self._recording = ByteBudget(per_owner=RECORDED_PER_OWNER, total=RECORDED)
         self._kept_output = ByteBudget(per_owner=RESUMABLE_PER_OWNER, total=RESUMABLE)
         self._resumable: dict[SandboxId, ResumableCommands] = {}
+        self._processes: dict[Session, dict[str, Process]] = {}
+        """Those that are being read from their sandboxes."""
 
     async def start(
         self,
-        session: Session,
-        exec_id: str,
+        process: Process,
         command: Command,
         *,
         timeout_s: float,
@@ -79,30 +80,18 @@ class Commands:
         resumable: ResumableCommands | None = None,
         keeps_output: bool = False,
         is_known: bool = False,
-    ) -> ExecStream:
+    ) -> None:
         """Ask the agent to run it, or to go on with one that it knows.
 
         Raises: SandboxLost, SandboxFailed, InvalidSpec, Exhausted, Conflict when it has run and is forgotten.
         """
+        session = process.session
         if command.terminal is None:
             timeout_s = bounded("command_timeout_s", timeout_s, self._sessions.ceilings, field="timeout_s")
-        running = session.busy - session.ports
-        if running >= self._at_once:
-            raise Exhausted(f"session {session.session_id} already runs {running} commands: wait for one to end")
+        self._check_room(session)
         box = session.live_box()
         hidden = self._secrets.environment(session.owner, session.spec.secret_refs)
-        stream = RecordedStream(
-            box,
-            exec_id,
-            self._tasks,
-            timeout_s=timeout_s,
-            ended=Use(session),
-            denials=self._denials(box.id),
-            keep_in_sandbox_bytes=keep_in_sandbox_bytes,
-            resumable=resumable,
-            keeps_output=keeps_output,
-        )
-        stream.recorder = Recorder(
+        recorder = Recorder(
             session,
             self._sessions.transcript(session),
             self._sessions.files,
@@ -112,15 +101,47 @@ class Commands:
             reservation=self._recording.open(session.owner),
             observer=self._sessions.observer,
         )
+        stream = ProcessStream(
+            box, process.id, self._tasks, timeout_s=timeout_s, keep_in_sandbox_bytes=keep_in_sandbox_bytes
+        )
+        self._read(
+            process,
+            Reading(
+                stream=stream,
+                recorder=recorder,
+                denials=self._denials(box.id),
+                resumable=resumable,
+                keeps_output=keeps_output,
+            ),
+        )
         env = {**self._environment(session), **hidden}
-        args = exec_args(exec_id, command, env=env, user=session.spec.user, timeout_s=timeout_s)
+        args = exec_args(process.id, command, env=env, user=session.spec.user, timeout_s=timeout_s)
         digest = args["digest"] = _digest(args) if resumable is not None else ""
         try:
             await (stream.attach({}, digest=digest) if is_known else stream.start(args))
         except BaseException:
-            await stream.close(kill=not is_known)
+            await process.close(kill=not is_known)
             raise
-        return stream
+
+    def _check_room(self, session: Session) -> None:
+        running = session.busy - session.ports
+        if running >= self._at_once:
+            raise Exhausted(f"session {session.session_id} already runs {running} commands: wait for one to end")
+
+    def _read(self, process: Process, reading: Reading) -> None:
+        """From now on it is known by its id; a reader who comes again takes the place of the one before."""
+        processes = self._processes.setdefault(process.session, {})
+        if (before := processes.get(process.id)) is not None:
+            before.take_over()
+        processes[process.id] = process
+
+        def over() -> None:
+            if processes.get(process.id) is process:
+                del processes[process.id]
+            if not processes:
+                self._processes.pop(process.session, None)
+
+        process.read_from(reading, over=over)
 
     def title(self, session: Session, command: Command) -> str:
         """The beginning of its text; values of secrets are masked."""
@@ -134,16 +155,17 @@ class Commands:
         exec_id: str = "",
         keeps_output: bool = False,
         is_known: bool = False,
-    ) -> ExecStream:
+    ) -> Process:
         """A foreground command. With an id of its own a caller that asks again gets the same one, not a second one.
 
         With `keeps_output` it gets the output from its beginning, else it says from where. One that `is_known` is never
         started.
         """
         resumable = self._resumable_in(session) if exec_id else None
-        return await self.start(
-            session,
-            check_client_id(exec_id, field="exec_id") if exec_id else new_id("exec"),
+        process_id = check_client_id(exec_id, field="exec_id") if exec_id else new_id("exec")
+        process = Process(session, process_id, self._tasks, title=self.title(session, command))
+        await self.start(
+            process,
             command,
             timeout_s=self._own_limit_s(session) if command.timeout_s is None else command.timeout_s,
             keep_in_sandbox_bytes=IN_SANDBOX_BYTES,
@@ -151,12 +173,68 @@ class Commands:
             keeps_output=keeps_output and resumable is not None,
             is_known=is_known,
         )
+        return process
 
     async def is_known(self, session: Session, exec_id: str) -> bool:
         """Whether the session's sandbox runs such a command, or has, and not forgotten it."""
+        return any(
+            answers.text(each, "id", most_bytes=_EXEC_ID_BYTES) == exec_id for each in await self._known(session)
+        )
+
+    async def _known(self, session: Session) -> Sequence[Mapping[str, Any]]:
         answer = await ask(session, "execs", {}, kind="session", name=session.session_id)
-        known = answers.rows(answer, "execs", most=_MAX_PROCESSES)
-        return any(answers.text(each, "id", most_bytes=_EXEC_ID_BYTES) == exec_id for each in known)
+        return answers.rows(answer, "execs", most=_MAX_PROCESSES)
+
+    async def views(self, session: Session) -> list[ProcessView]:
+        """Every process that its sandbox runs for a caller, or has run and not forgotten; oldest first."""
+        ours = self._processes.get(session, {})
+        found = [_view(entry, ours) async for entry in InTurns(await self._known(session))]
+        return sorted(found, key=lambda view: (view.started_at, view.exec_id))
+
+    async def follow(self, session: Session, exec_id: str, offsets: Mapping[int, int]) -> Follower:
+        """Read it from its sandbox, beside whoever else does, from these offsets or from what is still there.
+
+        It counts as a command that runs: as much of its output can wait here to be read. Raises: SandboxLost, Exhausted;
+        NotFound once it is read.
+        """
+        self._check_room(session)
+        stream = ProcessStream(session.live_box(), check_client_id(exec_id, field="exec_id"), self._tasks)
+        using = Use(session)
+
+        async def left() -> None:
+            using()
+            await stream.detach()
+
+        try:
+            await stream.follow(offsets)
+        except BaseException:
+            using()
+            raise
+        return Follower(stream.items(), offsets, left=left)
+
+    async def signal(self, session: Session, exec_id: str, number: int) -> None:
+        """Signal any process by its id; 9 ends everything it started. Raises: NotFound also where it has been forgotten."""
+        session.last_used = time.time()
+        await ask(session, "kill", {"id": exec_id, "signal": number}, kind="command", name=exec_id)
+
+    async def append_input(self, session: Session, exec_id: str, data: bytes, *, is_last: bool) -> tuple[bool, bool]:
+        """Input behind all that anybody has given: whether it was taken, and whether the command takes more.
+
+        Waits a while for it to read. Raises: NotFound, SandboxLost, SandboxFailed.
+        """
+        whole = {"id": exec_id, "append": True, "data": base64.b64encode(data).decode("ascii"), "is_last": is_last}
+        pause_s, until = _INPUT_PAUSE_S, time.monotonic() + _INPUT_WAIT_S
+        using = Use(session)
+        try:
+            while True:
+                answer = await ask(session, "input", whole, kind="command", name=exec_id)
+                is_taken, is_open = answer.get("taken") is True, answer.get("open") is True
+                if is_taken or not is_open or time.monotonic() > until:
+                    return is_taken, is_open
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, _INPUT_LONGEST_PAUSE_S)
+        finally:
+            using()
 
     async def write_input(
         self, session: Session, exec_id: str, offset: int, data: bytes, *, is_last: bool
@@ -184,7 +262,7 @@ class Commands:
         finally:
             using()
 
-    def take_over(self, session: Session) -> None:
+    def adopt(self, session: Session) -> None:
         """Callers of an earlier server may come back."""
         self._resumable_in(session).adopt()
 
@@ -235,32 +313,40 @@ class Commands:
 
     async def attach(
         self,
-        session: Session,
-        exec_id: str,
+        process: Process,
         offsets: Mapping[int, int],
         *,
         keep_in_sandbox_bytes: int = 0,
+        is_resumable: bool = False,
         stop: bool = False,
-    ) -> ExecStream:
-        """Go on with a command that already runs; with `stop`, giving up half-way ends it. Raises: NotFound."""
-        box = session.live_box()
-        # Of a background run the end is written down; of others it is told, and perhaps not heard.
-        resumable = self._resumable_in(session) if keep_in_sandbox_bytes else None
-        stream = ExecStream(
-            box,
-            exec_id,
-            self._tasks,
-            ended=Use(session),
-            denials=self._denials(box.id),
-            keep_in_sandbox_bytes=keep_in_sandbox_bytes,
-            resumable=resumable,
+    ) -> None:
+        """Read a process that already runs, in place of whoever does; with `stop`, giving up half-way ends it.
+
+        With `is_resumable` its end is told, and perhaps not heard; of others it is written down. Raises: SandboxLost.
+        """
+        box = process.session.live_box()
+        stream = ProcessStream(box, process.id, self._tasks, keep_in_sandbox_bytes=keep_in_sandbox_bytes)
+        self._read(
+            process,
+            Reading(
+                stream=stream,
+                denials=self._denials(box.id),
+                resumable=self._resumable_in(process.session) if is_resumable else None,
+            ),
         )
+        process.begun.set()
         try:
             await stream.attach(offsets)
         except BaseException as error:
-            await stream.close(kill=stop and isinstance(error, asyncio.CancelledError))
+            await process.close(kill=stop and isinstance(error, asyncio.CancelledError))
             raise
-        return stream
+
+    async def take_over(self, session: Session, exec_id: str, offsets: Mapping[int, int], *, stop: bool) -> Process:
+        """A foreground command again, whose reader was lost: from the offsets on. Raises: NotFound once it is read."""
+        ours = self._processes.get(session, {}).get(exec_id)
+        process = Process(session, exec_id, self._tasks, title=ours.title if ours is not None else "")
+        await self.attach(process, offsets, keep_in_sandbox_bytes=IN_SANDBOX_BYTES, is_resumable=True, stop=stop)
+        return process
 
     async def run(
         self,
@@ -275,23 +361,23 @@ class Commands:
         """Run to the end and return what it printed, up to the session's bound; cancelling kills the command."""
         limit = session.spec.limits.output_bytes
         captures = {STDOUT: Capture(limit, reserve), STDERR: Capture(limit, reserve)}
-        stream = await self.open(
+        process = await self.open(
             session,
             replace(command, stdin=command.stdin or bool(stdin)),
             exec_id=exec_id,
             keeps_output=True,
             is_known=is_known,
         )
-        feeding = self._tasks.start(_feed(stream, stdin), name=f"feed {stream.exec_id}") if stdin else None
+        feeding = self._tasks.start(_feed(process, stdin), name=f"feed {process.id}") if stdin else None
         try:
-            async for item in stream:
+            async for item in process:
                 if isinstance(item, Outcome):
-                    return _result(captures, item, stream.denied)
+                    return _result(captures, item, process.denied)
                 captures[item.channel].add(item.payload, item.offset)
         finally:
             if feeding is not None:
                 feeding.cancel()
-            await stream.close()
+            await process.close()
         raise SandboxFailed("run the command", "it ended without an outcome")
 
     def _denials(self, sandbox: SandboxId) -> Callable[[], Awaitable[tuple[Denial, ...]]]:
@@ -299,15 +385,20 @@ class Commands:
         return functools.partial(self._egress.denials_since, sandbox, self._egress.mark(sandbox))
 
 
-async def ask(session: Session, op: str, args: Mapping[str, object], *, kind: str, name: str) -> dict[str, Any]:
-    """A small question to a session's agent. Raises: NotFound for that kind and name, SandboxLost, SandboxFailed."""
-    box = session.live_box()
-    try:
-        return await (await box.link()).call(op, args)
-    except RemoteError as error:
-        raise remote_failure(error, kind=kind, name=name) from error
-    except (LinkLost, TimeoutError) as error:
-        raise await box.unreachable(error) from error
+def _view(entry: Mapping[str, Any], ours: Mapping[str, Process]) -> ProcessView:
+    """The sandbox's word on what there is; ours on what it is for."""
+    exec_id = answers.text(entry, "id", most_bytes=_EXEC_ID_BYTES)
+    process = ours.get(exec_id)
+    return ProcessView(
+        exec_id=exec_id,
+        pid=answers.integer(entry, "pid", most=answers.INT32),
+        is_running=entry.get("running") is True,
+        has_terminal=entry.get("pty") is True,
+        takes_input=entry.get("input") is True,
+        is_kept=process is not None and process.output is not None,
+        command=process.title if process is not None else answers.note(entry, "program", most=_ARGS_CHARS),
+        started_at=process.started_at if process is not None else max(0.0, answers.seconds(entry, "started_at")),
+    )
 
 
 async def processes(session: Session) -> list[ProcessInfo]:
@@ -346,7 +437,7 @@ def _result(captures: Mapping[int, Capture], outcome: Outcome, denied: tuple[Den
     )
 
 
-async def _feed(stream: ExecStream, data: bytes) -> None:
+async def _feed(process: Process, data: bytes) -> None:
     with contextlib.suppress(SandboxFailed):
-        await stream.send(data)
-        await stream.send_eof()
+        await process.send(data)
+        await process.send_eof()

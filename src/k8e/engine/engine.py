@@ -23,7 +23,6 @@ from k8e.engine.approvals import Approval, Approvals
 from k8e.engine.commands import Commands, processes
 from k8e.engine.egress import Egress, EgressCounts
 from k8e.engine.events import EventLog, EventPage
-from k8e.engine.execs import ExecStream
 from k8e.engine.files import FileChange, FilePage, Files
 from k8e.engine.gatekeeper import AtGate, Gatekeeper, unwitnessed
 from k8e.engine.gateway import gateway_id
@@ -32,8 +31,8 @@ from k8e.engine.labels import Selector, has_all
 from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.packages import pip_install
 from k8e.engine.ports import PortConnection, Ports
+from k8e.engine.process import Follower, Process, ProcessView
 from k8e.engine.questions import write_question
-from k8e.engine.resumable import IN_SANDBOX_BYTES
 from k8e.engine.runs import Runs, RunStream, RunView
 from k8e.engine.sandbox_watch import SandboxWatch
 from k8e.engine.secrets import Sealer, Secrets, SecretView
@@ -289,16 +288,41 @@ class Engine:
 
     async def open_exec(
         self, owner: OwnerId, session_id: str, command: Command, *, exec_id: str = "", asked_by: str = ""
-    ) -> ExecStream:
+    ) -> Process:
         session, is_known = await self._admitted(owner, session_id, command, asked_by, exec_id)
         return await self._commands.open(session, command, exec_id=exec_id, is_known=is_known)
 
     async def attach_exec(
         self, owner: OwnerId, session_id: str, exec_id: str, offsets: Mapping[int, int], *, stop: bool = False
-    ) -> ExecStream:
-        """A command's output again; `stop` is for callers who will end it when they leave."""
+    ) -> Process:
+        """A foreground command's output again, in place of who read it; `stop` is for callers who end it when they leave."""
+        return await self._commands.take_over(self._sessions.find(owner, session_id), exec_id, offsets, stop=stop)
+
+    async def follow_exec(
+        self, owner: OwnerId, session_id: str, exec_id: str, offsets: Mapping[int, int] | None = None
+    ) -> Follower:
+        """Any process's output, beside whoever else reads it; it does not wait for this reader."""
         session = self._sessions.find(owner, session_id)
-        return await self._commands.attach(session, exec_id, offsets, keep_in_sandbox_bytes=IN_SANDBOX_BYTES, stop=stop)
+        kept = [run.process for run in self._runs.of(session)]
+        kept += [terminal.process for terminal in self._terminals.of(session)]
+        process = next((each for each in kept if each.id == exec_id), None)
+        if process is not None:
+            return Follower(process.follow(offsets or {}), offsets or {})
+        return await self._commands.follow(session, exec_id, offsets or {})
+
+    async def list_execs(self, owner: OwnerId, session_id: str) -> list[ProcessView]:
+        """Every command, background run and terminal's program of a session that its sandbox knows."""
+        return await self._commands.views(self._sessions.find(owner, session_id))
+
+    async def signal_exec(self, owner: OwnerId, session_id: str, exec_id: str, signal: int) -> None:
+        """Signal any of them; 9 ends everything it started."""
+        await self._commands.signal(self._sessions.find(owner, session_id), exec_id, signal)
+
+    async def append_input(
+        self, owner: OwnerId, session_id: str, exec_id: str, data: bytes, *, is_last: bool = False
+    ) -> tuple[bool, bool]:
+        """Input for any of them, behind all that anybody gave: whether it was taken, and whether it reads on."""
+        return await self._commands.append_input(self._sessions.find(owner, session_id), exec_id, data, is_last=is_last)
 
     async def write_input(
         self, owner: OwnerId, session_id: str, exec_id: str, offset: int, data: bytes, *, is_last: bool
@@ -334,13 +358,13 @@ class Engine:
     def polled_bytes(self, owner: OwnerId, run_id: str) -> int:
         """How much output a view of it would have now."""
         run = self._runs.find(owner, run_id)
-        return run.viewed_bytes(run.session.spec.limits.output_bytes)
+        return run.output.viewed_bytes(run.session.spec.limits.output_bytes)
 
     def list_runs(self, owner: OwnerId, session_id: str) -> list[RunView]:
         return [run.view(output_bytes=0) for run in self._runs.of(self._sessions.find(owner, session_id))]
 
     def open_run(self, owner: OwnerId, run_id: str, offsets: Mapping[int, int] | None = None) -> RunStream:
-        return self._runs.find(owner, run_id).follow(offsets or {})
+        return RunStream(self._runs.find(owner, run_id), offsets or {})
 
     async def kill_run(self, owner: OwnerId, run_id: str, signal: int = 9) -> None:
         await self._runs.kill(self._runs.find(owner, run_id), signal)
@@ -587,7 +611,7 @@ class Engine:
         await recover(self._store, self._substrate, self._sessions, self._runs, self._terminals)
         for session in self._sessions:
             if session.is_live:
-                self._commands.take_over(session)
+                self._commands.adopt(session)
         self._approvals.keep_only({session.box.id for session in self._sessions if session.box is not None})
         if self._runtimes[self._settings.default.runtime].available:
             self._substrate.keep_warm(self._settings.default)

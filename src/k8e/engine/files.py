@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from k8e.engine import answers
 from k8e.engine.boxes import Box
-from k8e.engine.execs import remote_failure
+from k8e.engine.process_stream import remote_failure
 from k8e.errors import HostUnsupported, InvalidSpec, SandboxFailed
 from k8e.model import PAGE_BYTES, FileEntry, FileKind
 from k8e.wire.aio import Data, Event, LinkLost, RemoteError, Stream

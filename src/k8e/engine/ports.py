@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from k8e.engine.boxes import Box
-from k8e.engine.execs import remote_failure
+from k8e.engine.process_stream import remote_failure
 from k8e.engine.session import Session, Use
 from k8e.errors import Conflict, Exhausted, HostUnsupported, InvalidSpec, K8eError, SandboxFailed, SandboxLost
 from k8e.wire.aio import Data, Event, LinkLost, RemoteError, Stream

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from k8e.byte_budget import ByteReservation
 from k8e.capture import Capture
 from k8e.engine.events import EventLog
-from k8e.engine.execs import ExecStream, Output
 from k8e.engine.file_worker import FileWorker
 from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.secrets import mask
@@ -18,7 +17,7 @@ from k8e.engine.transcript import Transcript
 from k8e.lifecycle import Phase
 from k8e.model import Argv, Code, Command, Outcome, Shell
 
-__all__ = ["RecordedStream", "Recorder", "title"]
+__all__ = ["Recorder", "title"]
 
 _TITLE_CHARS = 4096
 
@@ -90,27 +89,6 @@ class Recorder:
         )
         line = text if text.endswith(b"\n") else text + b"\n"
         await self._files.run(functools.partial(self._transcript.append, line))
-
-
-class RecordedStream(ExecStream):
-    """A stream whose recorder sees all that passes."""
-
-    recorder: Recorder
-
-    async def next(self) -> Output | Outcome:
-        item = await super().next()
-        if isinstance(item, Output):
-            self.recorder.add(item.payload)
-        else:
-            await self.recorder.end(self.exec_id, item)
-        return item
-
-    def leave_record(self) -> None:
-        self.recorder.leave()
-
-    async def close(self, *, kill: bool = True) -> None:
-        self.leave_record()
-        await super().close(kill=kill)
 
 
 def title(command: Command, hidden: Sequence[str]) -> str:

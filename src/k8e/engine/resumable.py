@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from k8e.byte_budget import ByteReservation
-from k8e.engine.execs import STDERR, STDOUT, Output
+from k8e.engine.process_stream import STDERR, STDOUT, Output
 
 __all__ = ["IN_SANDBOX_BYTES", "KeptOutput", "ResumableCommands"]
 

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from k8e.engine import answers
-from k8e.engine.commands import Commands, ask
-from k8e.engine.execs import ExecStream
+from k8e.engine.commands import Commands
+from k8e.engine.process import Process, ask
+from k8e.engine.process_stream import Output, lost
+from k8e.engine.recent_output import RecentOutput
 from k8e.engine.session import Session
 from k8e.engine.store import Change, Store
-from k8e.errors import Conflict, Exhausted, InvalidSpec, K8eError, NotFound
+from k8e.errors import Conflict, Exhausted, InvalidSpec, NotFound
 from k8e.model import Command, Outcome, OwnerId, Reason, SessionId, Status, TerminalId, TerminalSize
 from k8e.random_ids import new_id
 from k8e.tasks import Tasks
@@ -46,26 +48,26 @@ class TerminalView:
     pid: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Terminal:
-    """One pty and the bytes it has shown last."""
+    """A process on a pty."""
 
-    def __init__(self, terminal_id: TerminalId, session: Session, stream: ExecStream, *, pid: int) -> None:
-        self.id = terminal_id
-        self.session = session
-        self.stream = stream
-        self.pid = pid
-        self.outcome: Outcome | None = None
-        self.task: asyncio.Task[None] | None = None
-        self._kept = bytearray()
-        self._start = 0
-        self._viewers: dict[object, int] = {}
-        self._changed = asyncio.Event()
+    process: Process
+    pid: int
+
+    @property
+    def terminal_id(self) -> TerminalId:
+        return TerminalId(self.process.id)
+
+    @property
+    def session(self) -> Session:
+        return self.process.session
 
     async def write(self, data: bytes) -> None:
         """Type into it; waits while nobody reads. Raises: Conflict when it has ended, SandboxLost, SandboxFailed."""
         self._check_running()
         self.session.last_used = time.time()
-        await self.stream.send(data)
+        await self.process.send(data)
 
     async def resize(self, size: TerminalSize) -> None:
         self._check_running()
@@ -83,76 +85,30 @@ class Terminal:
 
     async def signal(self, number: int) -> None:
         """Signal the foreground group; 9 ends everything that was started here."""
-        self._check_running()
-        await self._ask("kill", signal=number)
-
-    async def ended(self) -> None:
-        """Wait for the program's end."""
-        while self.outcome is None:
-            await self._changed.wait()
+        if not await self.process.signal(number):
+            raise Conflict(_HAS_ENDED.format(self.terminal_id))
 
     def _check_running(self) -> None:
-        if self.outcome is not None:
-            raise Conflict(_HAS_ENDED.format(self.id))
+        if self.process.outcome is not None:
+            raise Conflict(_HAS_ENDED.format(self.terminal_id))
 
     async def _ask(self, op: str, **args: object) -> dict[str, Any]:
         """Raises: Conflict when it has ended, SandboxFailed."""
+        name = self.terminal_id
         try:
-            return await ask(self.session, op, {"id": self.id, **args}, kind="terminal", name=self.id)
+            return await ask(self.session, op, {"id": name, **args}, kind="terminal", name=name)
         except NotFound as error:
             # The sandbox knows the end before we have read all that was shown until then.
-            raise Conflict(_HAS_ENDED.format(self.id)) from error
+            raise Conflict(_HAS_ENDED.format(name)) from error
 
     def view(self) -> TerminalView:
-        return TerminalView(terminal_id=self.id, session_id=self.session.session_id, pid=self.pid)
+        return TerminalView(terminal_id=self.terminal_id, session_id=self.session.session_id, pid=self.pid)
 
     async def show(self) -> AsyncIterator[bytes | Outcome]:
         """What is kept, then everything that follows, then the outcome."""
-        viewer = object()
-        self._viewers[viewer] = self._start
-        try:
-            while True:
-                changed, outcome = self._changed, self.outcome
-                at = self._viewers[viewer]
-                payload = bytes(self._kept[at - self._start :])
-                if payload:
-                    yield payload
-                    self._viewers[viewer] = at + len(payload)
-                    self.notify()
-                elif outcome is not None:
-                    yield outcome
-                    return
-                else:
-                    await changed.wait()
-        finally:
-            del self._viewers[viewer]
-            self.notify()
-
-    async def keep(self, payload: bytes) -> None:
-        """Add output; waits for viewers that lag by all that is kept, because a terminal must not lose bytes on screen."""
-        while self._viewers and self._end() - min(self._viewers.values()) > _KEEP_BYTES:
-            await self._changed.wait()
-        self._kept += payload
-        surplus = len(self._kept) - 2 * _KEEP_BYTES
-        if surplus > 0 and not self._viewers:
-            del self._kept[: surplus + _KEEP_BYTES]
-            self._start += surplus + _KEEP_BYTES
-        elif surplus > 0:
-            cut = min(min(self._viewers.values()) - self._start, surplus)
-            del self._kept[:cut]
-            self._start += cut
-        self.notify()
-
-    def end(self, outcome: Outcome) -> None:
-        self.outcome = outcome
-        self.notify()
-
-    def notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    def _end(self) -> int:
-        return self._start + len(self._kept)
+        async with contextlib.aclosing(self.process.follow({})) as items:
+            async for item in items:
+                yield item.payload if isinstance(item, Output) else item
 
 
 class Terminals:
@@ -174,30 +130,32 @@ class Terminals:
         except BaseException:
             session.terminals -= 1
             raise
-        self._follow(terminal)
+        self._keep(terminal)
         return terminal
 
     async def _opened(self, session: Session, command: Command) -> Terminal:
         terminal_id = TerminalId(new_id("term"))
-        stream = await self._commands.start(
-            session, terminal_id, command, timeout_s=0.0, keep_in_sandbox_bytes=_KEPT_IN_SANDBOX_BYTES
-        )
+        process = self._process(session, terminal_id, title=self._commands.title(session, command))
+        await self._commands.start(process, command, timeout_s=0.0, keep_in_sandbox_bytes=_KEPT_IN_SANDBOX_BYTES)
         try:
-            pid = await _pid(stream, command)
-            terminal = Terminal(terminal_id, session, stream, pid=pid)
+            pid = await _pid(process, command)
             await self._store.commit(
                 Change("INSERT INTO terminals VALUES (?,?,?,?)", (terminal_id, session.owner, session.session_id, pid))
             )
         except BaseException:
-            await stream.close()
+            await process.close()
             raise
-        return terminal
+        return Terminal(process, pid)
+
+    def _process(self, session: Session, terminal_id: TerminalId, *, title: str = "") -> Process:
+        return Process(session, terminal_id, self._tasks, title=title, output=RecentOutput(keep_bytes=_KEEP_BYTES))
 
     async def resume(self, session: Session, row: sqlite3.Row) -> None:
         """Take back a terminal after a restart, with the last bytes that its sandbox kept."""
-        stream = await self._commands.attach(session, row["id"], {}, keep_in_sandbox_bytes=_KEPT_IN_SANDBOX_BYTES)
+        process = self._process(session, TerminalId(row["id"]))
+        await self._commands.attach(process, {}, keep_in_sandbox_bytes=_KEPT_IN_SANDBOX_BYTES)
         session.terminals += 1
-        self._follow(Terminal(TerminalId(row["id"]), session, stream, pid=row["pid"]))
+        self._keep(Terminal(process, row["pid"]))
 
     def find(self, owner: OwnerId, terminal_id: str) -> Terminal:
         """The caller's own terminal. Raises: NotFound."""
@@ -206,6 +164,9 @@ class Terminals:
             raise NotFound("terminal", terminal_id)
         return terminal
 
+    def of(self, session: Session) -> list[Terminal]:
+        return [terminal for terminal in self._by_id.values() if terminal.session is session]
+
     async def destroy(self, terminal: Terminal, *, grace_s: float) -> None:
         """Hang up, wait at most `grace_s`, then kill whatever is left."""
         with contextlib.suppress(Conflict):  # by itself, meanwhile
@@ -213,58 +174,38 @@ class Terminals:
                 await terminal.signal(signal.SIGHUP)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(grace_s):
-                        await terminal.ended()
+                        await terminal.process.ended()
             await terminal.signal(signal.SIGKILL)
         # Nobody reads it to its end any more, and until then it would keep its session busy.
-        _stop(terminal, _KILLED)
-        await terminal.stream.close()
-        self._by_id.pop(terminal.id, None)
-        await self._store.commit(Change("DELETE FROM terminals WHERE id=?", (terminal.id,)))
+        terminal.process.stop(_KILLED)
+        await terminal.process.close()
+        self._by_id.pop(terminal.terminal_id, None)
+        await self._store.commit(Change("DELETE FROM terminals WHERE id=?", (terminal.terminal_id,)))
 
     def drop(self, session: Session) -> None:
         """The session ends: viewers hear of it."""
-        for terminal in [terminal for terminal in self._by_id.values() if terminal.session is session]:
-            _stop(terminal, _lost("the session ended"))
-            self._by_id.pop(terminal.id, None)
+        for terminal in self.of(session):
+            terminal.process.stop(lost("the session ended"))
+            self._by_id.pop(terminal.terminal_id, None)
 
-    def _follow(self, terminal: Terminal) -> None:
-        self._by_id[terminal.id] = terminal
-        terminal.task = self._tasks.start(self._pump(terminal), name=f"terminal {terminal.id}")
+    def _keep(self, terminal: Terminal) -> None:
+        session = terminal.session
 
-    async def _pump(self, terminal: Terminal) -> None:
-        try:
-            async for item in terminal.stream:
-                if isinstance(item, Outcome):
-                    terminal.end(item)
-                    terminal.stream.forget()
-                else:
-                    await terminal.keep(item.payload)
-        except K8eError as error:
-            # Nobody reads it any more: what still runs must not, and must not keep its session busy.
-            await terminal.stream.close()
-            terminal.end(_lost(str(error)))
-        finally:
-            terminal.stream.leave_record()
-            terminal.session.terminals -= 1
+        async def ended(_outcome: Outcome) -> bool:
+            return True  # it is told to whoever looks at it, and to nobody after a restart
+
+        def afterwards() -> None:
+            session.terminals -= 1
+
+        self._by_id[terminal.terminal_id] = terminal
+        terminal.process.keep_reading(ended, afterwards=afterwards)
 
 
-def _stop(terminal: Terminal, outcome: Outcome) -> None:
-    """Read no more of it; viewers that have not heard its own end hear this one."""
-    if terminal.task is not None:
-        terminal.task.cancel()
-    if terminal.outcome is None:
-        terminal.end(outcome)
-
-
-async def _pid(stream: ExecStream, command: Command) -> int:
-    pid = await stream.started()
+async def _pid(process: Process, command: Command) -> int:
+    pid = await process.started()
     if not pid:
-        outcome = await stream.next()
+        outcome = await process.next()
         detail = outcome.detail if isinstance(outcome, Outcome) else "it ended at once"
         # The agent begins with what it could not use: the directory or the program.
         raise InvalidSpec(detail, field="workdir" if detail.startswith(f"{command.cwd}: ") else "argv")
     return pid
-
-
-def _lost(detail: str) -> Outcome:
-    return Outcome(status=Status.FAILED, exit_code=137, reason=Reason.SANDBOX_LOST, detail=detail)

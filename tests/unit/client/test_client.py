@@ -360,3 +360,27 @@ def test_nothing_is_imported_that_other_platforms_lack() -> None:
         [sys.executable, "-S", "-c", f"import site; site.main()\n{code}"], capture_output=True, text=True, check=False
     )
     assert said.stdout == "SandboxClient\n", said.stderr
+
+
+def test_whatever_was_started_is_listed_followed_fed_and_signalled_by_its_id(client: SandboxClient, sid: str) -> None:
+    run_id = client.start_run(sid, "echo begun; exec sleep 60")
+    process = client.start_process(sid, "echo ready; exec cat")
+    found = {each.exec_id: each for each in client.execs(sid)}
+    assert (found[run_id].running, found[run_id].is_kept, found[run_id].takes_input) == (True, True, False)
+    assert found[process.exec_id].takes_input
+    assert found[process.exec_id].command == "echo ready; exec cat"
+    follower = client.follow_exec(sid, process.exec_id, stdout_offset=2)
+    assert next(follower) == Chunk("stdout", 2, b"ady\n")
+    assert client.send_input(sid, process.exec_id, "typed")
+    assert next(follower) == Chunk("stdout", 6, b"typed")
+    assert client.send_input(sid, process.exec_id, eof=True)
+    assert process.wait().exit_code == 0
+    end = next(follower)
+    assert isinstance(end, Exit)
+    assert (end.exit_code, end.truncated) == (0, False)
+    client.signal_exec(sid, run_id)
+    (*_, end) = client.attach_run(run_id)
+    assert isinstance(end, Exit)
+    assert end.signal == 15
+    with pytest.raises(NotFound):
+        client.signal_exec(sid, "no-such-command")

@@ -308,3 +308,11 @@ async def test_sessions_show_keys_but_never_values(stub: SandboxStub) -> None:
 async def test_only_the_operator_stops_the_server(stub: SandboxStub, door: OpenDoor) -> None:
     await stub.StopServer(pb.StopServerRequest())
     assert door.stopped.is_set()
+
+
+async def test_whoever_only_follows_cannot_stop_a_command(stub: SandboxStub, session_id: str) -> None:
+    request = pb.AttachExecRequest(session_id=session_id, exec_id="mine", follow=True, stop=True)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await anext(aiter(stub.AttachExec(request)))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "follow" in (refused.value.details() or "")

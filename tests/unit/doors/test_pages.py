@@ -153,3 +153,12 @@ def test_questions_of_one_moment_are_told_apart_and_what_is_over_comes_newest_fi
 def test_a_place_that_is_none_is_refused(token: bytes) -> None:
     with pytest.raises(InvalidSpec, match="page_token"):
         after([], token)
+
+
+async def test_execs(client: AsyncSandboxClient, stub: SandboxStub) -> None:
+    session_id = await client.create_session()
+    made = [await client.start_run(session_id, "exec sleep 600") for _ in range(COUNT)]
+    first = await stub.ListExecs(pb.ListExecsRequest(session_id=session_id))
+    assert 0 < len(first.execs) < COUNT
+    assert first.next_page_token
+    assert [each.exec_id for each in await client.execs(session_id)] == made

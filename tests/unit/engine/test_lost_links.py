@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from k8e.engine.boxes import Box
-from k8e.engine.execs import ExecStream
 from k8e.engine.files import Files
+from k8e.engine.process_stream import ProcessStream
 from k8e.engine.substrate import Substrate
 from k8e.errors import SandboxFailed, SandboxLost
 from k8e.model import Death, Outcome, Reason, SandboxId
@@ -80,7 +80,7 @@ async def _connected(sandbox: _Reachable, tasks: Tasks) -> Box:
 async def test_a_command_starts_over_a_new_link_when_the_old_one_was_just_lost() -> None:
     old, new = _Agent(), _Agent()
     async with Tasks() as tasks:
-        stream = ExecStream(await _connected(_Reachable(old, new), tasks), "exec-1", tasks)
+        stream = ProcessStream(await _connected(_Reachable(old, new), tasks), "exec-1", tasks)
         old.is_lost = True
         await stream.start({"id": "exec-1"})
         outcome = await stream.next()
@@ -92,7 +92,7 @@ async def test_a_command_starts_over_a_new_link_when_the_old_one_was_just_lost()
 async def test_a_reader_goes_on_over_a_new_link_when_the_old_one_was_just_lost() -> None:
     old, new = _Agent(), _Agent()
     async with Tasks() as tasks:
-        stream = ExecStream(await _connected(_Reachable(old, new), tasks), "exec-1", tasks)
+        stream = ProcessStream(await _connected(_Reachable(old, new), tasks), "exec-1", tasks)
         await stream.start({"id": "exec-1"})
         old.is_lost = True
         outcome = await stream.next()
@@ -105,7 +105,7 @@ async def test_a_reader_goes_on_over_a_new_link_when_the_old_one_was_just_lost()
 async def test_a_reader_whose_sandbox_dies_in_the_same_turn_hears_so() -> None:
     old = _Agent()
     async with Tasks() as tasks:
-        stream = ExecStream(await _connected(_Reachable(old), tasks), "exec-1", tasks)
+        stream = ProcessStream(await _connected(_Reachable(old), tasks), "exec-1", tasks)
         await stream.start({"id": "exec-1"})
         old.is_lost = True
         outcome = await stream.next()
@@ -117,7 +117,7 @@ async def test_a_reader_that_is_hung_up_on_leaves_the_loop_to_others() -> None:
     first, useless = _Agent(), [_Agent(is_lost=True) for _ in range(100)]
     sandbox = _Reachable(first, *useless)
     async with Tasks() as tasks:
-        stream = ExecStream(await _connected(sandbox, tasks), "exec-1", tasks)
+        stream = ProcessStream(await _connected(sandbox, tasks), "exec-1", tasks)
         await stream.start({"id": "exec-1"})
         first.is_lost = True
         reading = tasks.start(stream.next(), name="reading")
@@ -170,4 +170,4 @@ async def test_a_link_that_is_lost_as_often_as_it_is_made_is_a_failure(monkeypat
     async with Tasks() as tasks:
         box = await _connected(_Reachable(*(_Agent(is_lost=True) for _ in range(3))), tasks)
         with pytest.raises(SandboxFailed, match="reach the sandbox's agent"):
-            await ExecStream(box, "exec-1", tasks).start({"id": "exec-1"})
+            await ProcessStream(box, "exec-1", tasks).start({"id": "exec-1"})

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from k8e.cli.grammar import Parser, add_output
 
-__all__ = ["entries", "fill_kill_run", "fill_poll", "fill_run", "fill_runs"]
+__all__ = [
+    "entries",
+    "fill_execs",
+    "fill_follow",
+    "fill_input",
+    "fill_kill_run",
+    "fill_poll",
+    "fill_run",
+    "fill_runs",
+    "fill_signal",
+]
 
 
 def fill_run(run: Parser) -> None:
@@ -54,3 +64,36 @@ def fill_kill_run(kill: Parser) -> None:
     kill.add_argument("run_id")
     kill.add_argument("--signal", type=int, default=9, help="signal number (default 9)")
     kill.set_defaults(handler="run:kill_run", has_ok=True)
+
+
+def fill_execs(execs: Parser) -> None:
+    execs.add_argument("session_id", nargs="?", default="", metavar="SESSION", help="default: the shared session")
+    execs.add_argument("--tenant", default="", help="whose shared session")
+    add_output(execs)
+    execs.set_defaults(handler="execs:list_execs")
+
+
+def fill_follow(follow: Parser) -> None:
+    one_exec(follow)
+    follow.set_defaults(handler="execs:follow_exec")
+
+
+def fill_input(giving: Parser) -> None:
+    one_exec(giving)
+    giving.add_argument("text", nargs="?", help="one line; without it standard input is passed on as it is")
+    giving.add_argument("--eof", action="store_true", help="nothing comes after this: the program reads end-of-file")
+    giving.set_defaults(handler="execs:send_input", has_ok=True)
+
+
+def fill_signal(signal: Parser) -> None:
+    one_exec(signal)
+    signal.add_argument(
+        "signal", nargs="?", type=int, default=15, help="signal number (default 15; 9 ends all it started)"
+    )
+    signal.set_defaults(handler="execs:signal_exec", has_ok=True)
+
+
+def one_exec(command: Parser) -> None:
+    command.add_argument("exec_id", metavar="EXEC_ID", help="from `execs`; also a run_id or a terminal_id")
+    command.add_argument("--session-id", default="", help="where it runs (default: the shared session)")
+    command.add_argument("--tenant", default="", help="whose shared session")

@@ -21,9 +21,11 @@ from k8e.doors.service import fields
 from k8e.doors.service.call import Call
 from k8e.doors.service.encoding import LARGE_BYTES, FairWorker, LargeAnswer, Piece, text
 from k8e.doors.service.network import denial_messages
+from k8e.doors.service.paging import page
 from k8e.doors.service.sessions import shown
 from k8e.engine.engine import Engine
-from k8e.engine.execs import ExecStream, Output
+from k8e.engine.process import Process, ProcessView
+from k8e.engine.process_stream import Output
 from k8e.engine.runs import RunView
 from k8e.errors import InvalidSpec, SandboxLost
 from k8e.model import Argv, Code, Command, Denial, ExecResult, Outcome, Shell
@@ -71,7 +73,7 @@ class ExecRpcs:
         if request.background:
             raise InvalidSpec("a stream cannot be in the background; use Exec, then AttachRun", field="background")
         session_id = fields.session_id(request.session_id)
-        stream = await self._engine.open_exec(
+        process = await self._engine.open_exec(
             call.owner,
             session_id,
             command(request),
@@ -79,9 +81,9 @@ class ExecRpcs:
             asked_by=call.caller.identity,
         )
         try:
-            await write_text(call, stream)
+            await write_text(call, process)
         finally:
-            await stream.close()
+            await process.close()
 
     async def ExecAttach(self, call: Call, inputs: AsyncIterator[pb.ExecInput]) -> None:
         first = await anext(inputs, None)
@@ -89,32 +91,38 @@ class ExecRpcs:
             raise InvalidSpec("must be the first message", field="start")
         session_id = fields.session_id(first.start.session_id)
         inner_id = fields.word(first.start.exec_id, "start.exec_id", required=False)
-        stream = await self._engine.open_exec(
+        process = await self._engine.open_exec(
             call.owner,
             session_id,
             command(first.start, stdin=first.with_stdin or first.start.with_stdin),
             exec_id=fields.word(first.exec_id, "exec_id", required=False) or inner_id,
             asked_by=call.caller.identity,
         )
-        begun = pb.ExecStarted(exec_id=stream.exec_id, session_id=session_id)
+        begun = pb.ExecStarted(exec_id=process.id, session_id=session_id)
         try:
             await call.write(pb.ExecOutput(started=begun))
             async with asyncio.TaskGroup() as group:
                 feeding = group.create_task(
-                    feed(stream, inputs, stdin=first.with_stdin), name=f"input of {stream.exec_id}"
+                    feed(process, inputs, stdin=first.with_stdin), name=f"input of {process.id}"
                 )
-                await write_output(call, stream)
+                await write_output(call, process)
                 feeding.cancel()
         finally:
-            await stream.close()
+            await process.close()
 
     async def WriteInput(self, call: Call, request: pb.WriteInputRequest) -> pb.WriteInputResponse:
         if len(request.data) > INPUT_BYTES:
             raise InvalidSpec(f"is longer than {INPUT_BYTES} bytes: send it in pieces", field="data")
+        session_id, exec_id = fields.session_id(request.session_id), fields.word(request.exec_id, "exec_id")
+        if request.append:
+            was_taken, is_open = await self._engine.append_input(
+                call.owner, session_id, exec_id, request.data, is_last=request.eof
+            )
+            return pb.WriteInputResponse(taken=was_taken, closed=not is_open)
         taken, is_open = await self._engine.write_input(
             call.owner,
-            fields.session_id(request.session_id),
-            fields.word(request.exec_id, "exec_id"),
+            session_id,
+            exec_id,
             fields.offset(request.offset, "offset"),
             request.data,
             is_last=request.eof,
@@ -122,56 +130,98 @@ class ExecRpcs:
         return pb.WriteInputResponse(offset=taken, closed=not is_open)
 
     async def AttachExec(self, call: Call, request: pb.AttachExecRequest) -> None:
-        stream = await self._engine.attach_exec(
+        session_id, exec_id = fields.session_id(request.session_id), fields.word(request.exec_id, "exec_id")
+        if request.follow:
+            if request.stop:
+                raise InvalidSpec("cannot be together with follow, which only looks", field="stop")
+            follower = await self._engine.follow_exec(call.owner, session_id, exec_id, offsets(request))
+            try:
+                async for item in follower:
+                    if isinstance(item, Outcome):
+                        await call.write(exit_message(item, truncated=follower.truncated))
+                    else:
+                        await call.write(output_message(item))
+            finally:
+                await follower.close()
+            return
+        process = await self._engine.attach_exec(call.owner, session_id, exec_id, offsets(request), stop=request.stop)
+        try:
+            await write_output(call, process)
+        finally:
+            await process.close(kill=request.stop)
+
+    async def ListExecs(self, call: Call, request: pb.ListExecsRequest) -> pb.ListExecsResponse:
+        found = await self._engine.list_execs(call.owner, fields.session_id(request.session_id))
+        execs = [each for each in found if place_in_list(each) > request.page_token]
+        messages = await page(execs, exec_info)
+        more = place_in_list(execs[len(messages) - 1]) if len(messages) < len(execs) else b""
+        return pb.ListExecsResponse(execs=messages, next_page_token=more)
+
+    async def SignalExec(self, call: Call, request: pb.SignalExecRequest) -> pb.SignalExecResponse:
+        await self._engine.signal_exec(
             call.owner,
             fields.session_id(request.session_id),
             fields.word(request.exec_id, "exec_id"),
-            offsets(request),
-            stop=request.stop,
+            fields.signal_number(request.signal),
         )
-        try:
-            await write_output(call, stream)
-        finally:
-            await stream.close(kill=request.stop)
+        return pb.SignalExecResponse()
 
 
-async def feed(stream: ExecStream, inputs: AsyncIterator[pb.ExecInput], *, stdin: bool) -> None:
+def place_in_list(view: ProcessView) -> bytes:
+    """What a list is sorted by, oldest first, and goes on after."""
+    return b"%020.6f %s" % (view.started_at, view.exec_id.encode("utf-8", "replace"))
+
+
+def exec_info(view: ProcessView) -> pb.ExecInfo:
+    return pb.ExecInfo(
+        exec_id=shown(view.exec_id),
+        command=shown(view.command),
+        pid=view.pid,
+        started_at=view.started_at,
+        running=view.is_running,
+        takes_input=view.takes_input,
+        has_terminal=view.has_terminal,
+        is_kept=view.is_kept,
+    )
+
+
+async def feed(process: Process, inputs: AsyncIterator[pb.ExecInput], *, stdin: bool) -> None:
     """Pass on what the caller sends, as long as there is a sandbox: of its death the output tells."""
     with contextlib.suppress(SandboxLost):
-        await pass_on(stream, inputs, stdin=stdin)
+        await pass_on(process, inputs, stdin=stdin)
 
 
-async def pass_on(stream: ExecStream, inputs: AsyncIterator[pb.ExecInput], *, stdin: bool) -> None:
+async def pass_on(process: Process, inputs: AsyncIterator[pb.ExecInput], *, stdin: bool) -> None:
     """The end of the caller's messages is the end of standard input."""
     async for message in inputs:
         match message.WhichOneof("input"):
             case "stdin" | "eof" if not stdin:
                 raise InvalidSpec("comes without with_stdin on the first message", field="stdin")
             case "stdin":
-                await stream.send(message.stdin)
+                await process.send(message.stdin)
             case "eof":
-                await stream.send_eof()
+                await process.send_eof()
                 stdin = False
             case "signal":
-                await stream.kill(fields.signal_number(message.signal))
+                await process.signal(fields.signal_number(message.signal))
             case other:
                 raise InvalidSpec("may come only once, as the first message", field=other or "input")
     if stdin:
-        await stream.send_eof()
+        await process.send_eof()
 
 
-async def write_output(call: Call, stream: ExecStream) -> None:
-    async for item in stream:
+async def write_output(call: Call, process: Process) -> None:
+    async for item in process:
         if isinstance(item, Outcome):
-            await call.write(exit_message(item, denied=stream.denied))
+            await call.write(exit_message(item, denied=process.denied))
         else:
             await call.write(output_message(item))
 
 
-async def write_text(call: Call, stream: ExecStream) -> None:
+async def write_text(call: Call, process: Process) -> None:
     """Both streams as one clean text; a character cut in two waits for its other half."""
     decoders = {channel: codecs.getincrementaldecoder("utf-8")("replace") for channel in (1, 2)}
-    async for item in stream:
+    async for item in process:
         if isinstance(item, Outcome):
             rest = "".join(decoder.decode(b"", final=True) for decoder in decoders.values())
             await write_chunk(call, rest)

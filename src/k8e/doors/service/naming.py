@@ -12,7 +12,7 @@ Names = dict[str, str | int | float | bool]
 
 LOOKS = frozenset({
     "GetSession", "ListSessions", "PollRun", "GetProcesses", "ListFiles", "GetTranscript", "GetEvents", "SnapshotList",
-    "TerminalStream", "TerminalForeground", "ListExposed", "AttachExec", "AttachRun", "ListRuns", "StatFile",
+    "TerminalStream", "TerminalForeground", "ListExposed", "AttachExec", "AttachRun", "ListRuns", "ListExecs", "StatFile",
     "ListDirectory", "WatchFiles", "ListEgress", "ListSecrets", "ListWorkspaces", "ListApprovals", "ListApiKeys",
     "WhoAmI", "ServerStatus",
 })  # fmt: skip

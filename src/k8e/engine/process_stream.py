@@ -1,40 +1,43 @@
-"""Commands under way: a lossless stream of output from the agent to whoever asked.
+"""The engine's end of one process in a sandbox: what its agent says of it, over as many links as it takes.
 
 A stream survives the loss of its link: it attaches again and goes on at the byte where it stopped. Output is
-acknowledged only when the consumer asks for more, so a slow reader slows the command and costs no memory.
+acknowledged only when the reader asks for more, so a slow reader slows the process and costs no memory.
 """
 
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final
 
 from k8e.engine import answers
 from k8e.engine.boxes import Box
 from k8e.errors import Conflict, Exhausted, InvalidSpec, K8eError, NotFound, SandboxFailed, SandboxLost
-from k8e.model import Argv, Code, Command, Denial, Outcome, Reason, Shell, Status
+from k8e.model import Argv, Code, Command, Outcome, Reason, Shell, Status
 from k8e.tasks import Tasks
 from k8e.wire.aio import Data, Event, LinkLost, RemoteError, Stream
-from k8e.wire.outbox import WINDOW
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from k8e.engine.resumable import ResumableCommands
-
-__all__ = ["STDERR", "STDOUT", "ExecStream", "Output", "exec_args", "outcome_of", "remote_failure"]
+__all__ = [
+    "SIGKILL",
+    "STDERR",
+    "STDOUT",
+    "Output",
+    "ProcessStream",
+    "exec_args",
+    "lost",
+    "outcome_of",
+    "remote_failure",
+]
 
 STDIN: Final = 0
 STDOUT: Final = 1
 STDERR: Final = 2
+SIGKILL: Final = 9
 
 _AGENT_GRACE_S: Final = 10.0
 # How long past its own time limit a command may keep the agent from answering before we stop believing the agent.
-_SIGKILL: Final = 9
 _FORGET_TRIES: Final = 20
 _FORGET_PAUSE_S: Final = 0.1
 _TIMED_OUT_CODE: Final = 124
@@ -43,24 +46,26 @@ _MAX_SIGNAL: Final = 64
 _MAX_DURATION_MS: Final = 2**53
 _REASON_CHARS: Final = 32
 _DETAIL_CHARS: Final = 4096
-_HELD_BYTES: Final = 2 * WINDOW
-"""Of output that comes before word of the command's start, as it may from one that is attached to."""
 _CONFLICT: Final = "conflict"
-"""How the agent ends a stream whose command somebody else has attached to."""
+"""How the agent ends a stream whose process another stream has attached to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
+    """A piece of what a process wrote to one of its channels."""
+
     channel: int
     offset: int
     payload: bytes
 
-
-Item: TypeAlias = Output | Outcome
+    @property
+    def end(self) -> int:
+        """The offset of what comes next."""
+        return self.offset + len(self.payload)
 
 
 def exec_args(exec_id: str, command: Command, *, env: Mapping[str, str], user: str, timeout_s: float) -> dict[str, Any]:
-    """The agent's own words for a command."""
+    """What the agent is asked: a command in its own words."""
     what = command.what
     size = command.terminal
     return {
@@ -97,50 +102,32 @@ def remote_failure(error: RemoteError, *, kind: str, name: str) -> K8eError:
             return SandboxFailed("the sandbox's agent failed", error.message)
 
 
-class ExecStream:
-    """One command's output, then exactly one Outcome. Iterate it in one place only."""
+class ProcessStream:
+    """What the agent says of one process: its output, then exactly one outcome. One reader at a time."""
 
     def __init__(
-        self,
-        box: Box,
-        exec_id: str,
-        tasks: Tasks,
-        *,
-        timeout_s: float = 0.0,
-        ended: Callable[[], None] = lambda: None,
-        denials: Callable[[], Awaitable[tuple[Denial, ...]]] | None = None,
-        keep_in_sandbox_bytes: int = 0,
-        resumable: ResumableCommands | None = None,
-        keeps_output: bool = False,
+        self, box: Box, process_id: str, tasks: Tasks, *, timeout_s: float = 0.0, keep_in_sandbox_bytes: int = 0
     ) -> None:
-        """With `resumable` its caller can come back for the end, and with `keeps_output` for all of the output, too."""
-        self.exec_id = exec_id
+        """`timeout_s` is the process's own limit; of each channel the sandbox keeps so many bytes after they were read."""
+        self.process_id = process_id
         self.pid = 0
-        self.denied: tuple[Denial, ...] = ()
-        """What its session could not reach meanwhile; known with the outcome."""
-        self._denials = denials
         self._box = box
         self._tasks = tasks
-        self._ended = ended
         self._ack_lag = keep_in_sandbox_bytes
-        if resumable is not None:
-            resumable.resume(exec_id)
-        self._resumable = resumable
-        self._kept = resumable.keep(exec_id) if resumable is not None and keeps_output else None
-        self._replayed: Iterator[Output] = self._kept.replay() if self._kept is not None else iter(())
         self._stream: Stream | None = None
         self._delivered: dict[int, int] = {}
         self._unacked: Output | None = None
-        self._held_back: collections.deque[Item] = collections.deque()
-        self._is_over = False
+        self._op = "attach"
         self._digest = ""
         self._is_remembered = False
         """Whether the sandbox still knows the end that we have read from it."""
-        loop = asyncio.get_running_loop()
-        self._give_up_at = loop.time() + timeout_s + _AGENT_GRACE_S if timeout_s > 0 else None
+        self._give_up_at = asyncio.get_running_loop().time() + timeout_s + _AGENT_GRACE_S if timeout_s > 0 else None
 
     async def start(self, args: Mapping[str, Any]) -> None:
-        """Ask the agent to run it; sent twice after a lost link it still runs once."""
+        """Ask the agent to run it; sent twice after a lost link it still runs once.
+
+        Raises: SandboxLost, SandboxFailed, InvalidSpec.
+        """
         try:
             self._stream = await self._begin(args)
         except LinkLost as error:
@@ -156,51 +143,42 @@ class ExecStream:
         return await (await self._box.link()).open("exec", args)
 
     async def attach(self, offsets: Mapping[int, int], *, digest: str = "") -> None:
-        """Go on with a command that already runs, each channel from its offset. Raises: NotFound.
+        """Go on with a process that already runs, each channel from its offset; another stream of it ends with Conflict.
 
-        With a digest only if it is that command's; else it ends with Conflict.
+        With a digest only if it is that command's; else this stream ends with Conflict. Raises: SandboxLost, SandboxFailed.
         """
         self._delivered.update(offsets)
         self._digest = digest
         self._stream = await self._reattach()
 
-    def __aiter__(self) -> AsyncIterator[Item]:
-        return self._items()
+    async def follow(self, offsets: Mapping[int, int]) -> None:
+        """Only read it, beside its reader and without its waiting for us: what we are too slow for is left out.
 
-    async def _items(self) -> AsyncIterator[Item]:
+        Raises: SandboxLost, SandboxFailed.
+        """
+        self._delivered.update(offsets)
+        self._op = "follow"
+        self._stream = await self._reattach()
+
+    async def items(self) -> AsyncGenerator[Output | Outcome, None]:
+        """All that comes."""
         while True:
             item = await self.next()
-            yield item
+            if item is not None:
+                yield item
             if isinstance(item, Outcome):
                 return
 
-    async def started(self) -> int:
-        """Wait until the command runs; its pid inside, or 0 when it ended or could not start."""
-        held_bytes = 0
-        while not self.pid and not (self._held_back and isinstance(self._held_back[-1], Outcome)):
-            item = await self._take(until_started=True)
-            if isinstance(item, Output):
-                held_bytes += len(item.payload)
-                if held_bytes > _HELD_BYTES:
-                    raise SandboxFailed("the sandbox's agent answered nonsense", "output of a command before its start")
-            if item is not None:
-                self._held_back.append(item)
-        return self.pid
+    def skip(self, output: Output) -> None:
+        """This was read elsewhere: go on behind it."""
+        self._delivered[output.channel] = output.end
 
-    async def next(self) -> Item:
-        """The next piece of output, or the outcome. Raises: SandboxFailed, NotFound."""
-        if (kept := next(self._replayed, None)) is not None:
-            self._delivered[kept.channel] = kept.offset + len(kept.payload)
-            return kept
-        item = self._held_back.popleft() if self._held_back else None
-        while item is None:
-            item = await self._take()
-        if isinstance(item, Outcome) and self._denials is not None:
-            self.denied = await self._denials()
-        return item
+    async def next(self, *, until_started: bool = False) -> Output | Outcome | None:
+        """The next piece of output, or the outcome; what came before counts as read from here on.
 
-    async def _take(self, *, until_started: bool = False) -> Item | None:
-        self._acknowledge()
+        With `until_started` also None, once its pid is known. Raises: SandboxFailed, NotFound, Conflict.
+        """
+        self.acknowledge()
         try:
             async with asyncio.timeout_at(self._give_up_at):
                 while True:
@@ -211,12 +189,12 @@ class ExecStream:
             # The agent enforces the limit itself; one that does not answer long after it is no longer ours.
             why = "the agent did not end the command in time"
             self._tasks.start(self._box.condemn(why), name=f"condemn {self._box.id}")
-            return self._over_without_end(why)
+            return lost(why)
         except SandboxLost as error:
-            return self._over_without_end(str(error))
+            return lost(str(error))
 
     async def send(self, data: bytes) -> None:
-        """Input for the command; waits while the command does not read. Raises: SandboxLost, SandboxFailed."""
+        """Input for the process; waits while it does not read. Raises: SandboxLost, SandboxFailed."""
         async with self._in_touch():
             with contextlib.suppress(RemoteError):
                 await self._writer().send(STDIN, data)
@@ -227,18 +205,6 @@ class ExecStream:
             with contextlib.suppress(RemoteError):
                 await self._writer().finish(STDIN)
 
-    async def kill(self, signal: int = _SIGKILL) -> None:
-        """Signal the command, unless it is over; 9 ends everything it started. Raises: SandboxLost, SandboxFailed."""
-        if self._is_over:
-            return
-        try:
-            async with self._in_touch():
-                await (await self._box.link()).call("kill", {"id": self.exec_id, "signal": signal})
-        except RemoteError as error:
-            # The sandbox knows the end before we have read all that came until then.
-            if error.code != "not_found":
-                raise remote_failure(error, kind="command", name=self.exec_id) from error
-
     @contextlib.asynccontextmanager
     async def _in_touch(self) -> AsyncIterator[None]:
         try:
@@ -246,35 +212,39 @@ class ExecStream:
         except (LinkLost, TimeoutError) as error:
             raise await self._box.unreachable(error) from error
 
-    async def close(self, *, kill: bool = True) -> None:
-        """Let go; unless told otherwise the command ends too. Safe to repeat; an end that was read counts as told."""
-        self.forget()
-        if self._is_over:
-            return
-        self._is_over = True
-        # Somebody else may have attached while we waited for our own reader: then it is theirs.
-        is_ours = self._stream is None or not self._stream.has_failed(_CONFLICT)
-        if self._resumable is not None and is_ours:
-            if kill:
-                self._resumable.remove(self.exec_id)
-            else:
-                self._resumable.abandon(self.exec_id)
-        self._tasks.start(self._let_go(kill and is_ours), name=f"let go {self.exec_id}")
-        self._ended()
+    async def detach(self) -> None:
+        """Read no more of it; by whatever is asked on this link next, the sandbox has heard so."""
+        if self._stream is not None:
+            await self._stream.cancel()
 
-    def leave_record(self) -> None:
-        """Nobody reads on: what is held to record it is given back."""
+    def let_go(self, *, kill: bool) -> None:
+        """Read no more of it, and end it if told to; done in the background."""
+        self._tasks.start(self._let_go(kill), name=f"let go {self.process_id}")
 
     async def _let_go(self, kill: bool) -> None:
         with contextlib.suppress(LinkLost, SandboxFailed, TimeoutError, RemoteError):
-            if self._stream is not None:
-                await self._stream.cancel()
-            link = await self._box.link()
+            await self.detach()
             if kill:
-                await link.call("kill", {"id": self.exec_id, "signal": _SIGKILL})
-                await _forget(self._box, self.exec_id)
+                await (await self._box.link()).call("kill", {"id": self.process_id, "signal": SIGKILL})
+                await _forget(self._box, self.process_id)
 
-    async def _receive(self) -> Item | None:
+    def forget(self) -> bool:
+        """Let the sandbox drop its record of an end that was read here; False when there is none."""
+        was_remembered, self._is_remembered = self._is_remembered, False
+        if was_remembered:
+            self._tasks.start(_forget(self._box, self.process_id), name=f"forget {self.process_id}")
+        return was_remembered
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether the sandbox still knows the end that was read here."""
+        return self._is_remembered
+
+    def was_taken_over(self) -> bool:
+        """Whether another stream reads this process now."""
+        return self._stream is not None and self._stream.has_failed(_CONFLICT)
+
+    async def _receive(self) -> Output | Outcome | None:
         try:
             if self._stream is None:
                 self._stream = await self._reattach()
@@ -283,10 +253,7 @@ class ExecStream:
             self._stream = None
             return None
         except RemoteError as error:
-            if error.code == _CONFLICT:
-                # Somebody attached to the same command and has it now: letting go of it must not kill it.
-                self._over(_lost(error.message))
-            raise remote_failure(error, kind="command", name=self.exec_id) from error
+            raise remote_failure(error, kind="command", name=self.process_id) from error
         if isinstance(item, Data):
             return self._output(item)
         if isinstance(item, Event):
@@ -298,8 +265,8 @@ class ExecStream:
         while True:
             # For ever only while links last: after a few that do not, there is none to be had any more.
             with contextlib.suppress(LinkLost):
-                args = {"id": self.exec_id, "offsets": offsets, "digest": self._digest}
-                return await (await self._box.link()).open("attach", args)
+                args = {"id": self.process_id, "offsets": offsets, "digest": self._digest}
+                return await (await self._box.link()).open(self._op, args)
 
     def _output(self, data: Data) -> Output | None:
         if data.channel not in (STDOUT, STDERR):
@@ -307,55 +274,28 @@ class ExecStream:
         # From an offset that was read before comes what an earlier server read, too.
         read = max(0, self._delivered.get(data.channel, 0) - data.offset)
         output = Output(data.channel, data.offset + read, data.payload[read:] if read else data.payload)
-        self._delivered[data.channel] = output.offset + len(output.payload)
+        self._delivered[data.channel] = output.end
         self._unacked = output
         if not output.payload:
-            self._acknowledge()
+            self.acknowledge()
             return None
         return output
 
-    def _acknowledge(self) -> None:
+    def acknowledge(self) -> None:
+        """What was returned last is read: the agent need not keep it."""
         output, self._unacked = self._unacked, None
-        if output is not None and self._kept is not None:
-            self._kept.add(output)
         if output is not None and self._stream is not None:
             with contextlib.suppress(LinkLost):
-                self._stream.ack(output.channel, max(0, output.offset + len(output.payload) - self._ack_lag))
+                self._stream.ack(output.channel, max(0, output.end - self._ack_lag))
 
-    def _event(self, event: Event) -> Item | None:
+    def _event(self, event: Event) -> Outcome | None:
         if event.name == "started":
             self.pid = answers.integer(event.fields, "pid", most=answers.INT32)
         if event.name != "exited":
             return None
         # Not forgotten yet: the caller has not heard of it, and after our death comes back for it.
         self._is_remembered = True
-        return self._over(self._outcome(event.fields))
-
-    def _over(self, outcome: Outcome) -> Outcome:
-        if not self._is_over:
-            self._is_over = True
-            self._ended()
-        return outcome
-
-    def _over_without_end(self, detail: str) -> Outcome:
-        if self._resumable is not None:
-            self._resumable.remove(self.exec_id)
-        return self._over(_lost(detail))
-
-    def forget(self) -> None:
-        """Let the sandbox drop its record of an end that has been told: nobody will come back for it."""
-        if not self._is_remembered:
-            return
-        self._is_remembered = False
-        if self._resumable is None:
-            self._forget_now()
-        else:
-            self._resumable.end_delivered(self.exec_id, self._forget_now)
-
-    def _forget_now(self) -> None:
-        if self._resumable is not None:
-            self._resumable.remove(self.exec_id)
-        self._tasks.start(_forget(self._box, self.exec_id), name=f"forget {self.exec_id}")
+        return self._outcome(event.fields)
 
     def _outcome(self, fields: Mapping[str, Any]) -> Outcome:
         return outcome_of(
@@ -381,7 +321,7 @@ def outcome_of(reason: str, *, code: int, signal: int, detail: str, duration_ms:
         case "killed":
             status, why = Status.FAILED, Reason.KILLED
         case "oom_killed":
-            status, why, exit_code = Status.FAILED, Reason.OOM_KILLED, 128 + _SIGKILL
+            status, why, exit_code = Status.FAILED, Reason.OOM_KILLED, 128 + SIGKILL
         case "not_started":
             status, why = Status.FAILED, Reason.NOT_STARTED
     return Outcome(
@@ -389,8 +329,15 @@ def outcome_of(reason: str, *, code: int, signal: int, detail: str, duration_ms:
     )
 
 
-def _lost(detail: str) -> Outcome:
-    return Outcome(status=Status.FAILED, exit_code=128 + _SIGKILL, reason=Reason.SANDBOX_LOST, detail=detail)
+def lost(detail: str, *, duration_ms: int = 0) -> Outcome:
+    """The end of a process whose own end nobody will hear of."""
+    return Outcome(
+        status=Status.FAILED,
+        exit_code=128 + SIGKILL,
+        reason=Reason.SANDBOX_LOST,
+        detail=detail,
+        duration_ms=duration_ms,
+    )
 
 
 async def _forget(box: Box, exec_id: str) -> None:

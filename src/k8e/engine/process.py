@@ -1,0 +1,413 @@
+"""One process of a session: a command, a background run or a program on a terminal, from its start to its end.
+
+These differ by what is kept of their output. Of a command in the foreground nothing is: whoever asked for it is its
+reader, and it waits for that one. Output of the others is kept (`RecordedOutput` on disk,
+`RecentOutput` in memory): the process reads itself, and everybody else reads what is kept. Either way any number of
+others may follow it, and whoever may can give it input and signal it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+from k8e.engine.process_stream import SIGKILL, Output, ProcessStream, lost, remote_failure
+from k8e.engine.recording import Recorder
+from k8e.engine.resumable import ResumableCommands
+from k8e.engine.session import Session, Use
+from k8e.errors import Conflict, K8eError, NotFound, SandboxFailed
+from k8e.model import Denial, Outcome
+from k8e.tasks import Tasks
+from k8e.wire.aio import LinkLost, RemoteError
+from k8e.wire.outbox import WINDOW
+
+__all__ = ["Follower", "Item", "OutputStore", "Process", "ProcessView", "Reading", "ask"]
+
+Item: TypeAlias = Output | Outcome
+
+_HELD_BYTES: Final = 2 * WINDOW
+"""Of output that comes before word of the process's start, as it may from one that is attached to."""
+
+
+class OutputStore(Protocol):
+    """What is kept of a process's output, for any number of readers."""
+
+    async def add(self, output: Output) -> None:
+        """Keep it; when this returns the sandbox may forget it."""
+        ...
+
+    def open(self, offsets: Mapping[int, int]) -> Any:
+        """A reader's place, from these offsets on."""
+        ...
+
+    def read(self, place: Any) -> Output | None:
+        """What comes next there; None when nothing more is kept yet."""
+        ...
+
+    def taken(self, place: Any, output: Output) -> None:
+        """That reader has it, and asks for more."""
+        ...
+
+    def close(self, place: Any) -> None:
+        """That reader is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What goes with reading a process from its sandbox."""
+
+    stream: ProcessStream
+    recorder: Recorder | None = None
+    denials: Callable[[], Awaitable[tuple[Denial, ...]]] | None = None
+    resumable: ResumableCommands | None = None
+    """With it a caller can come back for the end."""
+    keeps_output: bool = False
+    """And for all of the output, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessView:
+    """What a list says of one."""
+
+    exec_id: str
+    pid: int
+    is_running: bool
+    """Otherwise it has ended, and its sandbox still knows how."""
+    has_terminal: bool
+    takes_input: bool
+    is_kept: bool
+    """Whether its output is kept for whoever comes: of a background run or a terminal."""
+    command: str
+    """In short; after a restart of ours perhaps only the program."""
+    started_at: float
+
+
+class Follower:
+    """One more that reads a process, which does not wait for it: output, then the outcome, and by then whether something was missed."""
+
+    def __init__(
+        self,
+        items: AsyncGenerator[Item, None],
+        offsets: Mapping[int, int],
+        *,
+        left: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`left` is called when it is closed."""
+        self._items = items
+        self._at = dict(offsets)
+        self._left = left
+        self.truncated = False
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        async for item in self._items:
+            if isinstance(item, Output):
+                self.truncated = self.truncated or item.offset > self._at.get(item.channel, 0)
+                self._at[item.channel] = item.end
+            yield item
+
+    async def close(self) -> None:
+        """Read no more of it; the process goes on. Safe to repeat."""
+        left, self._left = self._left, None
+        if left is not None:
+            await left()
+        await self._items.aclose()
+
+
+class Process:
+    """Known by its id within its session, before it has begun and after it has ended."""
+
+    def __init__(
+        self,
+        session: Session,
+        process_id: str,
+        tasks: Tasks,
+        *,
+        title: str = "",
+        started_at: float | None = None,
+        output: OutputStore | None = None,
+    ) -> None:
+        """Without a place for its output it has one reader: `next` and `close` are for that one."""
+        self.id = process_id
+        self.session = session
+        self.title = title
+        self.started_at = time.time() if started_at is None else started_at
+        self.output = output
+        self.outcome: Outcome | None = None
+        """Of one whose output is kept: once it may be told."""
+        self.denied: tuple[Denial, ...] = ()
+        """What its session could not reach meanwhile; known with the outcome."""
+        self.begun = asyncio.Event()
+        """Set when it runs, or will not."""
+        self._tasks = tasks
+        self._reading: Reading | None = None
+        self._use: Use | None = None
+        self._over: Callable[[], None] = lambda: None
+        self._replayed: Iterator[Output] = iter(())
+        self._held_back: collections.deque[Item] = collections.deque()
+        self._last: Output | None = None
+        """Given to the reader, who may not have it yet."""
+        self._is_over = False
+        self._is_taken_over = False
+        self._is_told = False
+        self._changed = asyncio.Event()
+        """Set, and replaced, whenever there is more to read or the end to hear of."""
+        self._reader: asyncio.Task[None] | None = None
+
+    # --- reading it from its sandbox: for its one reader -------------------------------------------------------------------
+
+    def read_from(self, reading: Reading, *, over: Callable[[], None]) -> None:
+        """From now on it is being read; its session is in use until it ends or is let go of, and then `over` is called."""
+        self._reading = reading
+        self._over = over
+        self._use = Use(self.session)
+        if reading.resumable is not None:
+            reading.resumable.resume(self.id)
+            if reading.keeps_output:
+                self._replayed = reading.resumable.keep(self.id).replay()
+
+    @property
+    def age_ms(self) -> int:
+        """How long ago it was started."""
+        return int((time.time() - self.started_at) * 1000)
+
+    @property
+    def pid(self) -> int:
+        """Its process inside, once that is known."""
+        return self._reading.stream.pid if self._reading is not None else 0
+
+    async def started(self) -> int:
+        """Wait until it runs; its pid inside, or 0 when it ended or could not start."""
+        stream, held_bytes = self._read().stream, 0
+        while not self.pid and not (self._held_back and isinstance(self._held_back[-1], Outcome)):
+            item = await self._receive(until_started=True)
+            if isinstance(item, Output):
+                held_bytes += len(item.payload)
+                if held_bytes > _HELD_BYTES:
+                    raise SandboxFailed("the sandbox's agent answered nonsense", "output of a command before its start")
+            if item is not None:
+                self._held_back.append(item)
+        return stream.pid
+
+    def __aiter__(self) -> AsyncIterator[Item]:
+        return self._items()
+
+    async def _items(self) -> AsyncIterator[Item]:
+        while True:
+            item = await self.next()
+            yield item
+            if isinstance(item, Outcome):
+                return
+
+    async def next(self) -> Item:
+        """The next piece of output, or the outcome. Raises: SandboxFailed, NotFound, Conflict when another reader has it."""
+        reading = self._read()
+        if (kept := next(self._replayed, None)) is not None:
+            reading.stream.skip(kept)
+            item: Item | None = kept
+        else:
+            item = self._held_back.popleft() if self._held_back else None
+        while item is None:
+            item = await self._receive()
+        if isinstance(item, Output):
+            if reading.recorder is not None:
+                reading.recorder.add(item.payload)
+            return item
+        if reading.denials is not None:
+            self.denied = await reading.denials()
+        if reading.recorder is not None:
+            await reading.recorder.end(self.id, item)
+        return item
+
+    async def _receive(self, *, until_started: bool = False) -> Item | None:
+        reading = self._read()
+        last, self._last = self._last, None
+        if last is not None and reading.resumable is not None and reading.keeps_output:
+            # Before the stream goes on, which lets the sandbox forget it.
+            reading.resumable.keep(self.id).add(last)
+        try:
+            item = await reading.stream.next(until_started=until_started)
+        except Conflict:
+            # Another reader has it now: letting go of it must not end it.
+            self._end_reading()
+            raise
+        if isinstance(item, Output):
+            self._last = item
+        elif isinstance(item, Outcome):
+            if not reading.stream.is_remembered and reading.resumable is not None:
+                reading.resumable.remove(self.id)
+            self._end_reading()
+        return item
+
+    def _end_reading(self) -> None:
+        self._is_over = True
+        self._over()
+        if self._use is not None:
+            self._use()
+
+    def _read(self) -> Reading:
+        if self._reading is None:
+            raise SandboxFailed("read a process", "it has not been started")
+        return self._reading
+
+    def take_over(self) -> None:
+        """Another reader has come for it: when this one leaves, it goes on."""
+        self._is_taken_over = True
+
+    async def close(self, *, kill: bool = True) -> None:
+        """Let go; unless told otherwise it ends too. Safe to repeat; an end that was read counts as told."""
+        reading = self._reading
+        if reading is None:
+            return
+        self.leave_record()
+        self.forget()
+        if self._is_over:
+            return
+        is_ours = not (self._is_taken_over or reading.stream.was_taken_over())
+        if reading.resumable is not None and is_ours:
+            if kill:
+                reading.resumable.remove(self.id)
+            else:
+                reading.resumable.abandon(self.id)
+        reading.stream.let_go(kill=kill and is_ours)
+        self._end_reading()
+
+    def forget(self) -> None:
+        """Let the sandbox drop its record of an end that has been told: nobody will come back for it."""
+        reading = self._reading
+        if reading is None or not reading.stream.is_remembered:
+            return
+        if reading.resumable is None:
+            reading.stream.forget()
+        elif not self._is_told:
+            self._is_told = True
+            reading.resumable.end_delivered(self.id, self._forget_now)
+
+    def _forget_now(self) -> None:
+        reading = self._read()
+        if reading.resumable is not None:
+            reading.resumable.remove(self.id)
+        reading.stream.forget()
+
+    def leave_record(self) -> None:
+        """Nobody reads on: what is held to record it is given back."""
+        if self._reading is not None and self._reading.recorder is not None:
+            self._reading.recorder.leave()
+
+    # --- what is kept of it: read by anybody ---------------------------------------------------------------------------
+
+    def keep_reading(self, ended: Callable[[Outcome], Awaitable[bool]], *, afterwards: Callable[[], None]) -> None:
+        """Put all that it says where its output is kept, until its end or ours; either way `afterwards` is called.
+
+        `ended` is called before anybody hears of the end, and says whether the sandbox may forget it.
+        """
+
+        def done(_task: object) -> None:
+            self.leave_record()
+            self.begun.set()
+            afterwards()
+
+        self._reader = self._tasks.start(self._keep(ended), name=f"read {self.id}")
+        self._reader.add_done_callback(done)
+
+    async def _keep(self, ended: Callable[[Outcome], Awaitable[bool]]) -> None:
+        outcome = await self._keep_output()
+        may_forget = await ended(outcome)
+        self.end(outcome)
+        if may_forget:
+            # Until here the sandbox was the only other place that knew the end.
+            self.forget()
+
+    async def _keep_output(self) -> Outcome:
+        try:
+            if not self.begun.is_set():
+                await self.started()
+                self.begun.set()
+            while not isinstance(item := await self.next(), Outcome):
+                if self.output is not None:
+                    await self.output.add(item)
+                self.notify()
+        except K8eError as error:
+            # Nobody reads it any more: what still runs must not, and must not keep its session busy.
+            await self.close()
+            return lost(str(error), duration_ms=self.age_ms)
+        return item
+
+    def end(self, outcome: Outcome) -> None:
+        """Whoever follows it hears this, unless another end was told before."""
+        if self.outcome is None:
+            self.outcome = outcome
+        self.begun.set()
+        self.notify()
+
+    def stop(self, outcome: Outcome) -> None:
+        """It is no longer ours: read no more of it."""
+        if self._reader is not None:
+            self._reader.cancel()
+        self.end(outcome)
+
+    def notify(self) -> None:
+        """There is more to read."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def ended(self) -> Outcome:
+        """Wait for its end."""
+        while self.outcome is None:
+            await self._changed.wait()
+        return self.outcome
+
+    async def follow(self, offsets: Mapping[int, int]) -> AsyncGenerator[Item, None]:
+        """What is kept from the offsets on, then everything that comes, then the outcome. Only where output is kept."""
+        output = self.output
+        if output is None:
+            raise SandboxFailed("follow a process", "nothing of its output is kept here")
+        place = output.open(offsets)
+        try:
+            while True:
+                changed, outcome = self._changed, self.outcome
+                while (piece := output.read(place)) is not None:
+                    yield piece
+                    output.taken(place, piece)
+                if outcome is not None:
+                    yield outcome
+                    return
+                await changed.wait()
+        finally:
+            output.close(place)
+
+    # --- input and signals ---------------------------------------------------------------------------------------------
+
+    async def send(self, data: bytes) -> None:
+        """Input; waits while it does not read. Raises: SandboxLost, SandboxFailed."""
+        await self._read().stream.send(data)
+
+    async def send_eof(self) -> None:
+        """No more input. Raises: SandboxLost, SandboxFailed."""
+        await self._read().stream.send_eof()
+
+    async def signal(self, number: int = SIGKILL) -> bool:
+        """Signal it, and whether it could be: 9 ends everything that it started. Raises: SandboxLost, SandboxFailed."""
+        if self._is_over or self.outcome is not None:
+            return False
+        try:
+            await ask(self.session, "kill", {"id": self.id, "signal": number}, kind="command", name=self.id)
+        except NotFound:
+            # The sandbox knows the end before we have read all that came until then.
+            return False
+        return True
+
+
+async def ask(session: Session, op: str, args: Mapping[str, object], *, kind: str, name: str) -> dict[str, Any]:
+    """A small question to a session's agent. Raises: NotFound for that kind and name, SandboxLost, SandboxFailed."""
+    box = session.live_box()
+    try:
+        return await (await box.link()).call(op, args)
+    except RemoteError as error:
+        raise remote_failure(error, kind=kind, name=name) from error
+    except (LinkLost, TimeoutError) as error:
+        raise await box.unreachable(error) from error
