@@ -28,6 +28,8 @@ from k8e.model import (
     Verdict,
 )
 from k8e.setup.provision import Provisioned
+from k8e.substrate.local.disks import Disks
+from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.layout import SandboxPaths
 from k8e.substrate.local.runtimes.gvisor import Gvisor
 from tests.support.cells import OWNER, Cell, CellFactory
@@ -84,11 +86,16 @@ async def test_an_added_host_works_at_once(reaching: Cell) -> None:
 
 
 async def test_a_gvisor_without_a_stack_of_its_own_uses_the_namespaces(
-    world: World, networked: CellFactory, far: Upstream, host: Provisioned, monkeypatch: pytest.MonkeyPatch
+    world: World,
+    networked: CellFactory,
+    far: Upstream,
+    host: Provisioned,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world.names({"allowed.example": far.address, "other.example": far.address})
     assert host.runsc is not None
-    older, argv = Gvisor(Path(host.runsc.path)), Gvisor.argv
+    older, argv = Gvisor(Path(host.runsc.path), Disks(tmp_path), IdMaps()), Gvisor.argv
     assert older.fall_back()
 
     def as_the_older(_driver: Gvisor, paths: SandboxPaths, *, has_network: bool) -> list[str]:

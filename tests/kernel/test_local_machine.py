@@ -18,11 +18,14 @@ import pytest
 from k8e.errors import Conflict, HostUnsupported, InvalidSpec, SandboxFailed
 from k8e.model import MIB, Claim, Runtime, SandboxId, Template, WorkspaceId
 from k8e.setup.provision import Provisioned
-from k8e.substrate.local import boot, control, record
+from k8e.substrate.local import record
 from k8e.substrate.local.blocks import base_id
 from k8e.substrate.local.host import cgroup, loop, mount
 from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.machine import LocalMachine
+from k8e.substrate.local.runtimes import agent_socket
+from k8e.substrate.local.runtimes.driver import LocalSandbox
+from k8e.substrate.local.runtimes.oci import OciDriver
 from tests.support.bare_sandboxes import Bare, Boxes, standin_settings
 from tests.support.credentials import CREDENTIALS
 from tests.support.sandbox_traces import is_gone, sandbox_traces
@@ -141,17 +144,17 @@ async def test_a_removal_during_creation_waits_and_removes_what_was_built(
     substrate: LocalMachine, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     loop, reached, may_go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-    real = getattr(boot.Builder, step)
+    real = getattr(OciDriver, step)
     sandbox = _name(f"overlap-{step.strip('_')}")
 
-    def announce(builder: boot.Builder, blueprint: boot.Blueprint, *more: object) -> None:
+    def announce(driver: OciDriver, building: LocalSandbox, *more: object) -> None:
         # An image is built in a sandbox as well, and so is what the pools of other engines hold.
-        if blueprint.paths.root.name == sandbox:
+        if building.id == sandbox:
             loop.call_soon_threadsafe(reached.set)
             may_go_on.wait(TIMEOUT_S)
-        real(builder, blueprint, *more)
+        real(driver, building, *more)
 
-    monkeypatch.setattr(boot.Builder, step, announce)
+    monkeypatch.setattr(OciDriver, step, announce)
     template = Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB)
     creating = asyncio.ensure_future(substrate.create(sandbox, template, CREDENTIALS))
     async with asyncio.timeout(TIMEOUT_S):
@@ -166,12 +169,12 @@ async def test_a_removal_during_creation_waits_and_removes_what_was_built(
 
 STEPS = [
     (cgroup.SandboxGroup, "create"),
-    (boot.Builder, "_make_disk"),
-    (boot.Builder, "_mount_rootfs"),
-    (control, "make"),
-    (boot.Builder, "_write_spec"),
-    (control, "capture"),
-    (control, "seal"),
+    (OciDriver, "_make_disk"),
+    (OciDriver, "_mount_rootfs"),
+    (agent_socket, "make"),
+    (OciDriver, "_write_spec"),
+    (agent_socket, "capture"),
+    (agent_socket, "seal"),
 ]
 
 
@@ -223,6 +226,10 @@ async def _relieve(box: Bare) -> None:
     await box.substrate.relieved(box.id)
 
 
+def _group(box: Bare) -> cgroup.SandboxGroup:
+    return cgroup.SandboxGroup(cgroup.hierarchies(), box.id, owner="")
+
+
 @pytest.mark.parametrize("hog", ["x = bytearray(600 * 2**20)", "x = []\nwhile True: x.append(bytearray(2**20))"])
 async def test_the_hog_dies_and_the_sandbox_lives(boxes: Boxes, runtime: Runtime, hog: str) -> None:
     async with boxes(runtime) as box, asyncio.timeout(TIMEOUT_S):
@@ -234,12 +241,12 @@ async def test_the_hog_dies_and_the_sandbox_lives(boxes: Boxes, runtime: Runtime
             pass
         assert ended == "137\n"
         assert box.substrate.alive(box.id)
-        assert box.substrate._group(box.id).memory_kills() == (0 if runtime is Runtime.GVISOR else 1)
+        assert _group(box).memory_kills() == (0 if runtime is Runtime.GVISOR else 1)
 
 
 def _refusals(box: Bare) -> int:
     """How often the kernel refused this sandbox memory, or looked for some to take back first."""
-    group = cgroup.SandboxGroup(cgroup.hierarchies(), box.id, owner="")
+    group = _group(box)
     directory = group.directory("memory")
     assert directory is not None
     if group.version("memory") == 1:

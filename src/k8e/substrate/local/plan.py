@@ -105,7 +105,8 @@ class Image:
 class Agent:
     """What runs as PID 1."""
 
-    bundle: Path
+    bundle: Path | None
+    """The directory of its program, shown as /.k8e; None where it is the image's own."""
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -123,6 +124,8 @@ class Isolation:
     seccomp: Json | None = None
     userns: str = ""
     """An existing user namespace to join; empty makes a new one."""
+    is_inside_netns: bool = False
+    """Whether the runtime is started inside the network namespace made for the sandbox, and stays there."""
     cgroup_namespace: bool = False
     door: Path | None = None
     """The cgroup file shown as /.k8e-cgroup."""
@@ -145,8 +148,6 @@ class Boot:
     max_open_files: int
     netns: Path | None = None
     """The network namespace made for it; None is a new one with nothing but a loopback."""
-    is_inside_netns: bool = False
-    """Whether the runtime is started inside that namespace and stays there."""
     locked: Callable[[Path], tuple[str, ...]] = lambda _: ()
     """Options of a source's mount that a bind inside a user namespace must repeat: dropping one is refused."""
 
@@ -191,7 +192,7 @@ def _binds(boot: Boot, isolation: Isolation) -> list[Bind]:
     binds = [
         *([Bind(source=paths.usr, target="/usr", writable=True)] if boot.image.usr else []),
         *boot.image.binds,
-        Bind(source=boot.agent.bundle, target=AGENT_AT),
+        *([Bind(source=boot.agent.bundle, target=AGENT_AT)] if boot.agent.bundle else []),
         Bind(source=paths.inbox, target=RUN_AT, writable=True),
         Bind(source=paths.live, target=LIVE_AT, writable=True, slave=True, shared=True),
         Bind(source=paths.workspace, target="/workspace", writable=True, slave=True, shared=True),
@@ -271,7 +272,7 @@ def _linux(boot: Boot, isolation: Isolation) -> Json:
     kinds = ["pid", "ipc", "uts", "mount", *(["cgroup"] if isolation.cgroup_namespace else [])]
     mapping = [_mapping(extent) for extent in sandbox_map(boot.block)]
     linux: Json = {
-        "namespaces": [user, *({"type": kind} for kind in kinds), *_network(boot)],
+        "namespaces": [user, *({"type": kind} for kind in kinds), *_network(boot, isolation)],
         "uidMappings": mapping,
         "gidMappings": mapping,
         "cgroupsPath": boot.cgroup,
@@ -282,10 +283,10 @@ def _linux(boot: Boot, isolation: Isolation) -> Json:
     return linux if isolation.seccomp is None else {**linux, "seccomp": isolation.seccomp}
 
 
-def _network(boot: Boot) -> list[Json]:
+def _network(boot: Boot, isolation: Isolation) -> list[Json]:
     if boot.netns is None:
         return [{"type": "network"}]
-    return [] if boot.is_inside_netns else [{"type": "network", "path": str(boot.netns)}]
+    return [] if isolation.is_inside_netns else [{"type": "network", "path": str(boot.netns)}]
 
 
 def _mapping(extent: Extent) -> Json:

@@ -17,15 +17,10 @@ from pathlib import Path
 
 from k8e.errors import SandboxFailed
 from k8e.model import GIB, SandboxId
-from k8e.substrate.local import boot, record
-from k8e.substrate.local.blocks import Blocks
-from k8e.substrate.local.boot import Blueprint, Builder
-from k8e.substrate.local.host.cgroup import SandboxGroup
 from k8e.substrate.local.host.process import Process, open_pidfd
-from k8e.substrate.local.layout import Layout, SandboxPaths
 from k8e.substrate.local.plan import Agent, Image
-from k8e.substrate.local.record import Record
-from k8e.substrate.local.runtimes.oci import OciRuntime, tail
+from k8e.substrate.local.runtimes.driver import Blueprint, Driver
+from k8e.substrate.local.sandboxes import LocalSandboxes
 
 __all__ = ["VenvBuilder", "check_size"]
 
@@ -80,18 +75,8 @@ except BaseException:
 class VenvBuilder:
     """Blocking."""
 
-    def __init__(
-        self,
-        builder: Builder,
-        layout: Layout,
-        blocks: Blocks,
-        group: Callable[[SandboxId], SandboxGroup],
-        site_files: Mapping[str, str],
-    ) -> None:
-        self._builder = builder
-        self._layout = layout
-        self._blocks = blocks
-        self._group = group
+    def __init__(self, sandboxes: LocalSandboxes, site_files: Mapping[str, str]) -> None:
+        self._sandboxes = sandboxes
         self._site_files = dict(site_files)
 
     @property
@@ -99,41 +84,19 @@ class VenvBuilder:
         """Changes whenever the result would."""
         return json.dumps([_PROGRAM, self._site_files])
 
-    def using(self, runtime: OciRuntime, *, is_required: bool) -> Callable[[Image, Path], None]:
-        """A builder that isolates the build with `runtime`, the one the image's user has chosen.
+    def using(self, driver: Driver, *, is_required: bool) -> Callable[[Image, Path], None]:
+        """A builder that isolates the build with `driver`, of the runtime that the image's user has chosen.
 
         A Python that does not even start is the image's own affair, unless `is_required`.
         """
-        return lambda image, target: self._build(runtime, image, target, is_required=is_required)
+        return lambda image, target: self._build(driver, image, target, is_required=is_required)
 
-    def _build(self, runtime: OciRuntime, image: Image, target: Path, *, is_required: bool) -> None:
+    def _build(self, driver: Driver, image: Image, target: Path, *, is_required: bool) -> None:
         sandbox = SandboxId(f"image-{secrets.token_hex(8)}")
-        paths, group = self._layout.sandbox(sandbox), self._group(sandbox)
-        block = self._blocks.take()
+        blueprint = Blueprint(image=image, agent=_program(self._site_files), disk_bytes=_DISK_BYTES)
         try:
-            boot.make_directory(paths, block)
-            blueprint = Blueprint(
-                paths=paths,
-                group=group,
-                runtime=runtime,
-                image=image,
-                agent=self._program(paths),
-                block=block,
-                memory_bytes=_MEMORY_BYTES,
-                disk_bytes=_DISK_BYTES,
-            )
-            record.save(
-                paths,
-                Record(
-                    sandbox=sandbox,
-                    runtime=runtime.runtime,
-                    block=block,
-                    memory_bytes=_MEMORY_BYTES,
-                    image=image.digest,
-                ),
-            )
             try:
-                init = self._builder.build(blueprint)
+                init = self._sandboxes.build(sandbox, driver, blueprint, _MEMORY_BYTES)
             except SandboxFailed as error:
                 # Some runtimes load the program themselves, and name it in their complaint.
                 if is_required or _PYTHON not in str(error):
@@ -141,15 +104,17 @@ class VenvBuilder:
                 _say_without(str(error))
                 return
             _wait(init)
-            _collect(paths, target, is_required=is_required)
+            built = self._sandboxes.of(self._sandboxes.known(sandbox))
+            _collect(driver.written(built), target, log=driver.last_words(built.paths), is_required=is_required)
         finally:
-            boot.remove(paths, group)
-            self._blocks.give_back(block)
+            self._sandboxes.remove(sandbox)
 
-    def _program(self, paths: SandboxPaths) -> Agent:
-        argv = (_PYTHON, "-c", _PROGRAM, json.dumps(self._site_files))
-        env = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8", "PIP_NO_CACHE_DIR": "1"}
-        return Agent(bundle=paths.bundle, argv=argv, env=env)
+
+def _program(site_files: Mapping[str, str]) -> Agent:
+    """What runs instead of the agent; it needs nothing of ours."""
+    argv = (_PYTHON, "-c", _PROGRAM, json.dumps(site_files))
+    env = {"PATH": _PATH, "HOME": "/root", "LANG": "C.UTF-8", "PIP_NO_CACHE_DIR": "1"}
+    return Agent(bundle=None, argv=argv, env=env)
 
 
 def _wait(init: Process) -> None:
@@ -162,17 +127,17 @@ def _wait(init: Process) -> None:
         raise SandboxFailed("build virtual environment", f"not done within {_TIMEOUT_S:.0f} s")
 
 
-def _collect(paths: SandboxPaths, target: Path, *, is_required: bool) -> None:
-    source = paths.disk / "upper" / "opt"
+def _collect(written: Path, target: Path, *, log: str, is_required: bool) -> None:
+    source = written / "opt"
     # SAFETY: what is copied was written by the image. No link is followed, and lstat decides what is a directory.
     if not source.is_symlink() and (source / _WITHOUT).is_file():
         return
     if source.is_symlink() or (source / "venv").is_symlink() or not (source / "venv" / _DONE).is_file():
         why = "" if source.is_symlink() else _last_line(source / _ERROR)
         if not why and not is_required:
-            _say_without(tail(paths.log))
+            _say_without(log)
             return
-        raise SandboxFailed("build virtual environment", why or tail(paths.log) or "python3 -m venv failed")
+        raise SandboxFailed("build virtual environment", why or log or "python3 -m venv failed")
     check_size(source / "venv")
     (target / "opt").mkdir()
     shutil.copytree(source / "venv", target / "opt" / "venv", symlinks=True)

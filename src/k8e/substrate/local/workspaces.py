@@ -7,6 +7,7 @@ are files named after sandboxes, so a crash forgets none.
 from __future__ import annotations
 
 import shutil
+import threading
 from pathlib import Path
 
 from k8e.errors import Conflict, SandboxFailed
@@ -26,13 +27,18 @@ def shared_name(parent: SandboxId) -> WorkspaceId:
 
 
 class Workspaces:
-    """Blocking. Calls for one workspace must not overlap."""
+    """Blocking, safe from several threads: one call at a time."""
 
     def __init__(self, layout: Layout, disks: Disks) -> None:
         self._layout = layout
         self._disks = disks
+        self._lock = threading.Lock()
 
     def create(self, workspace: WorkspaceId, disk_bytes: int) -> None:
+        with self._lock:
+            self._create(workspace, disk_bytes)
+
+    def _create(self, workspace: WorkspaceId, disk_bytes: int) -> None:
         paths = self._layout.workspace(workspace)
         if paths.image.exists():
             return
@@ -45,6 +51,10 @@ class Workspaces:
 
     def delete(self, workspace: WorkspaceId) -> None:
         """Raises: Conflict."""
+        with self._lock:
+            self._delete(workspace)
+
+    def _delete(self, workspace: WorkspaceId) -> None:
         paths = self._layout.workspace(workspace)
         if not paths.root.exists():
             return
@@ -55,9 +65,10 @@ class Workspaces:
 
     def source(self, workspace: WorkspaceId, user: SandboxId) -> Path:
         """A directory with owners as stored, to be shown to `user`. Raises: SandboxFailed."""
-        if workspace.startswith(_SHARED):
-            return self._of_sandbox(SandboxId(workspace.removeprefix(_SHARED)), user)
-        return self._open(self._layout.workspace(workspace), user)
+        with self._lock:
+            if workspace.startswith(_SHARED):
+                return self._of_sandbox(SandboxId(workspace.removeprefix(_SHARED)), user)
+            return self._open(self._layout.workspace(workspace), user)
 
     def _of_sandbox(self, parent: SandboxId, user: SandboxId) -> Path:
         for mark in self._layout.workspaces.glob(f"*/users/{parent}"):
@@ -77,11 +88,12 @@ class Workspaces:
 
     def release(self, user: SandboxId) -> None:
         """`user` is gone: forget it, and close what nobody uses any more."""
-        for mark in list(self._layout.workspaces.glob(f"*/users/{user}")):
-            mark.unlink(missing_ok=True)
-            paths = WorkspacePaths(mark.parent.parent)
-            if not any(paths.users.iterdir()):
-                _close(paths)
+        with self._lock:
+            for mark in list(self._layout.workspaces.glob(f"*/users/{user}")):
+                mark.unlink(missing_ok=True)
+                paths = WorkspacePaths(mark.parent.parent)
+                if not any(paths.users.iterdir()):
+                    _close(paths)
 
 
 def _close(paths: WorkspacePaths) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import re
 import subprocess
 from functools import cached_property
 from pathlib import Path
 
-from k8e.model import MIB, Availability, Runtime
-from k8e.substrate.local.host.cgroup import SandboxGroup
+from k8e.errors import SandboxFailed
+from k8e.model import MIB, Death, Runtime
+from k8e.substrate.local.disks import Disks
+from k8e.substrate.local.host import oom
+from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.layout import SandboxPaths
-from k8e.substrate.local.plan import Isolation
-from k8e.substrate.local.runtimes.oci import CONTAINER_ID
-from k8e.substrate.local.runtimes.version import first_line
+from k8e.substrate.local.plan import LIVE_AT, Isolation
+from k8e.substrate.local.runtimes.driver import LocalSandbox
+from k8e.substrate.local.runtimes.oci import CONTAINER_ID, OciDriver
+from k8e.wire.aio import Link
 
 __all__ = ["Gvisor"]
 
@@ -37,37 +43,33 @@ _STACKS = ("sandbox", "host")
 _OPTIONAL = frozenset({"gofer-network-namespace", "in-sandbox-cgroup"})
 """Flags that older releases do not know and work without."""
 _TIMEOUT_S = 10.0
+_WORKSPACE = "ws"
+"""The directory below the live mount where a workspace is mounted that was given at claim."""
 
 
-class Gvisor:
+class Gvisor(OciDriver):
     runtime = Runtime.GVISOR
-    joins_userns = False
-    moves_itself = False
-    enters_netns = False
-    agent_niceness = 0
-    binds_workspace_inside = True
-    host_counts_tasks = False
-    handles_oom_inside = True
+    remedy = "no runsc was found; `k8e doctor --fix` installs it"
     overhead_bytes = 128 * MIB
 
-    def __init__(self, binary: Path) -> None:
-        self._binary = binary
+    def __init__(self, binary: Path | None, disks: Disks, idmaps: IdMaps) -> None:
+        super().__init__(binary, disks, idmaps)
         self._stack = 0
 
     @cached_property
     def _flags(self) -> list[str]:
-        known = _known_flags(self._binary)
+        known = _known_flags(self.binary)
         return [f"--{name}={value}" for name, value in _FLAGS.items() if name not in _OPTIONAL or name in known]
 
     def argv(self, paths: SandboxPaths, *, has_network: bool) -> list[str]:
         stack = _STACKS[self._stack] if has_network else _NO_NETWORK
         return [
-            *(str(self._binary), "--root", str(paths.state), *self._flags, f"--network={stack}"),
+            *(str(self.binary), "--root", str(paths.state), *self._flags, f"--network={stack}"),
             *("--log", str(paths.log), "--log-format", "json"),
             *("run", "--detach", "--pid-file", str(paths.pid_file), "--bundle", str(paths.bundle), CONTAINER_ID),
         ]
 
-    def isolation(self, group: SandboxGroup, *, block: int, userns: int | None) -> Isolation:
+    def isolation(self, sandbox: LocalSandbox, userns: int | None) -> Isolation:
         # These are gVisor's own capabilities: SYS_ADMIN lets the agent bind a workspace, and reaches no host kernel.
         base = Isolation()
         return Isolation(capabilities=(*base.capabilities, "SYS_ADMIN"), gofer_hints=True)
@@ -78,8 +80,40 @@ class Gvisor:
         self._stack += 1
         return True
 
-    def probe(self) -> Availability:
-        return first_line(self._binary)
+    def mount_workspace(self, sandbox: LocalSandbox, source: Path) -> None:
+        """Beside /workspace: runsc does not see mounts that the host makes over a directory it holds open."""
+        target = sandbox.paths.live / _WORKSPACE
+        target.mkdir(exist_ok=True)
+        if not target.is_mount():
+            self.mount_shifted(sandbox, source, target)
+
+    async def enter_workspace(self, sandbox: LocalSandbox, link: Link) -> None:
+        await link.call("bind", {"source": f"{LIVE_AT}/{_WORKSPACE}", "target": "/workspace"})
+
+    def make_groups(self, sandbox: LocalSandbox) -> None:
+        """The host's OOM killer would take the whole sandbox, so its limit is where nobody should come."""
+        super().make_groups(sandbox)
+        memory = self.memory(sandbox)
+        oom.prepare(sandbox.group, memory.limit_bytes, memory.headroom_bytes)
+
+    async def out_of_memory(self, sandbox: LocalSandbox) -> None:
+        memory = self.memory(sandbox)
+        try:
+            await oom.wait(sandbox.group, memory.limit_bytes)
+            oom.lend(sandbox.group, memory.limit_bytes, memory.headroom_bytes)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise SandboxFailed("watch memory", error) from error
+            await asyncio.Event().wait()  # removing a group wakes its watchers
+
+    def relieved(self, sandbox: LocalSandbox) -> None:
+        memory = self.memory(sandbox)
+        oom.restore(sandbox.group, memory.limit_bytes, memory.headroom_bytes)
+
+    def cause_of_death(self, sandbox: LocalSandbox) -> Death:
+        if sandbox.group.memory_kills():
+            return Death(oom=True, detail="the kernel killed it for memory")
+        return super().cause_of_death(sandbox)
 
 
 def _known_flags(binary: Path) -> frozenset[str]:

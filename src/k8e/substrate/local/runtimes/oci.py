@@ -1,191 +1,270 @@
-"""Starting an OCI runtime so that what it starts owes nothing to us.
+"""Sandboxes by an OCI runtime: an overlay over a disk with a quota, a bundle, and an agent behind a bind-mounted socket.
 
-The launcher is a shell that first leaves the server's cgroups in every hierarchy, then waits for a line, then becomes
-the runtime. Moving the first process between groups waits for an RCU grace period (some 13 ms), which
-passes while the disk is being made. The sandbox inherits the runtime's stdio, so that is /dev/null: a pipe would keep
-its reader waiting, and a file could be filled or opened again from inside. Runtimes write their errors to a log beside.
+`OciDriver` has what runsc and runc share; what differs are the methods that each of the two overrides.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import select
-import subprocess
-import threading
-import time
-from collections.abc import Callable
+import resource
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Protocol, cast
 
-from k8e.errors import SandboxFailed
-from k8e.model import Availability, Runtime
-from k8e.substrate.local.host import inotify
-from k8e.substrate.local.host.cgroup import SandboxGroup
-from k8e.substrate.local.host.process import Process, identify
+from k8e.errors import HostUnsupported, SandboxFailed
+from k8e.model import Availability, Claim, Death
+from k8e.substrate.local import plan
+from k8e.substrate.local.blocks import base_id
+from k8e.substrate.local.disks import Disks
+from k8e.substrate.local.host import disk, mount
+from k8e.substrate.local.host.cgroup import AGENT, UNLIMITED, SandboxGroup
+from k8e.substrate.local.host.process import Process, set_niceness
+from k8e.substrate.local.host.userns import Nascent
+from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.layout import SandboxPaths
-from k8e.substrate.local.plan import Isolation
+from k8e.substrate.local.plan import Boot, Isolation, MemoryPlan
+from k8e.substrate.local.runtimes import agent_socket
+from k8e.substrate.local.runtimes.driver import Blueprint, Driver, LocalSandbox
+from k8e.substrate.local.runtimes.launcher import Launcher, tail
+from k8e.substrate.local.runtimes.version import first_line
+from k8e.wire.aio import Credentials, Link
 
-__all__ = ["CONTAINER_ID", "Launcher", "OciRuntime", "tail"]
+__all__ = ["CONTAINER_ID", "OciDriver"]
 
 CONTAINER_ID = "sb"
 """The same for all: each sandbox has a runtime root of its own, and control sockets have short paths."""
 
-_SCRIPT = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done; shift; read -r go && exec "$@" </dev/null >/dev/null 2>&1'
-_START_TIMEOUT_S = 30.0
-_TAIL_BYTES = 2048
+_HOST_TASKS = 16_384
+"""For the whole sandbox; generous, because gVisor's own threads count and meeting it is fatal to them."""
 
 
-class OciRuntime(Protocol):
-    """What distinguishes one runtime from another."""
+class OciDriver(Driver):
+    """Safe from several threads."""
 
-    runtime: Runtime
+    remedy: str
+    """What to do where the runtime is not installed."""
     overhead_bytes: int
     """Memory that isolation itself takes, granted on top of the session's."""
-
-    joins_userns: bool
-    """Whether it joins a user namespace that we make, or makes its own."""
-    moves_itself: bool
-    """Whether it puts the sandbox into its cgroups in every hierarchy; what does not is started from within them."""
-    enters_netns: bool
-    """Whether it must be started inside the sandbox's network namespace, because it cannot join one by its path."""
-    agent_niceness: int
+    agent_niceness = 0
     """How much the agent goes before its own commands, where the host's scheduler knows both: it must answer while they
     use up the session's time, and hand on their output while they still run."""
-    binds_workspace_inside: bool
-    """Whether the agent puts a workspace in its place that is given at claim, because the runtime does not see mounts that
-    the host makes over a directory it holds open."""
-    host_counts_tasks: bool
-    """Whether the sandbox's processes are processes of the host, so that the host's cgroups can count them."""
-    handles_oom_inside: bool
-    """Whether memory exhaustion must be resolved by the agent because the kernel would kill the whole sandbox."""
 
+    def __init__(self, binary: Path | None, disks: Disks, idmaps: IdMaps) -> None:
+        self._binary = binary
+        self._disks = disks
+        self._idmaps = idmaps
+        self._max_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+    # --- how one runtime differs from another ----------------------------------------------------------------------
+
+    @abstractmethod
     def argv(self, paths: SandboxPaths, *, has_network: bool) -> list[str]:
         """The command that boots the bundle, detached."""
-        ...
 
-    def fall_back(self) -> bool:
-        """Take the next way to give a sandbox its network, where there is one; whether there was."""
-        ...
+    @abstractmethod
+    def isolation(self, sandbox: LocalSandbox, userns: int | None) -> Isolation:
+        """How its spec differs; `userns` is what `start_userns` became."""
 
-    def isolation(self, group: SandboxGroup, *, block: int, userns: int | None) -> Isolation:
-        """How its spec differs."""
-        ...
+    def entering(self, netns: Path) -> list[str]:
+        """Words that run the command inside the sandbox's network namespace; none where it joins one by its path."""
+        return []
+
+    def launch_files(self, group: SandboxGroup) -> list[Path]:
+        """Where the launcher writes itself: all that it starts stays in these groups."""
+        return group.procs_files()
+
+    def start_userns(self, sandbox: LocalSandbox) -> Nascent | None:
+        """The user namespace that it joins; None where it makes its own.
+
+        A fresh one per sandbox, even when its block is reused: keyrings and counters belong to the namespace.
+        """
+        return None
+
+    # --- whether it works here -------------------------------------------------------------------------------------
+
+    @property
+    def missing(self) -> str:
+        return f"{self.runtime} is not available on this host: {self.remedy}" if self._binary is None else ""
+
+    @property
+    def binary(self) -> Path:
+        """Raises: HostUnsupported."""
+        if self._binary is None:
+            raise HostUnsupported(self.missing)
+        return self._binary
 
     def probe(self) -> Availability:
-        """Whether it starts here at all; blocking."""
-        ...
+        return first_line(self.binary)
 
+    # --- from nothing to an agent that has answered ----------------------------------------------------------------
 
-class Launcher:
-    """One runtime process between its birth and the sandbox's."""
-
-    def __init__(self, process: subprocess.Popen[bytes], paths: SandboxPaths) -> None:
-        self._process = process
-        self._paths = paths
-        self._is_left = False
-
-    @classmethod
-    def start(
-        cls, runtime: OciRuntime, group: SandboxGroup, paths: SandboxPaths, netns: Path | None = None
-    ) -> Launcher:
-        """Blocking; returns once the shell runs."""
-        enter = [] if netns is None or not runtime.enters_netns else ["nsenter", f"--net={netns}", "--"]
-        argv = runtime.argv(paths, has_network=netns is not None)
-        files = [str(path) for path in (group.launch_files() if runtime.moves_itself else group.procs_files())]
-        with paths.log.open("wb") as log:
-            process = subprocess.Popen(
-                [*enter, "/bin/sh", "-c", _SCRIPT, "k8e-launch", *files, "--", *argv],
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                start_new_session=True,
-            )
-        return cls(process, paths)
-
-    def go(self, signs: tuple[Path, ...] = ()) -> Process:
-        """Let it run the runtime and wait for the sandbox's init; blocking. Raises: SandboxFailed.
-
-        The init may do its work while the runtime still cleans up behind itself: one of `signs`, which the init makes,
-        is as good as the runtime's end.
-        """
-        with inotify.watching(self._paths.root, *{sign.parent for sign in signs}) as changes:
-            self._say_go()
-            ended = self._ends_before(lambda: any(sign.exists() for sign in signs) and self._init(), changes)
-        if ended and self._process.wait() != 0:
-            raise SandboxFailed("start runtime", tail(self._paths.log) or f"exit {self._process.returncode}")
-        init = self._init()
-        if init is None:
-            raise SandboxFailed("start runtime", tail(self._paths.log) or "it left no process")
-        if not ended:
-            self._leave()
+    def build(self, sandbox: LocalSandbox, blueprint: Blueprint) -> Process:
+        paths = sandbox.paths
+        with ExitStack() as cleanup:
+            with _step("make cgroups"):
+                self.make_groups(sandbox)
+            with _step("start launcher"):
+                launcher = self._start_launcher(sandbox, blueprint)
+                cleanup.callback(launcher.abandon)
+                nascent = self.start_userns(sandbox)
+                if nascent is not None:
+                    cleanup.callback(nascent.close)
+            with _step("make directories"):
+                _make_directories(paths)
+            with _step("make disk"):
+                self._make_disk(sandbox, blueprint)
+            with _step("mount rootfs"):
+                self._mount_rootfs(sandbox, blueprint)
+            if blueprint.image.usr:
+                with _step("mount a writable /usr, which --allow-apt needs"):
+                    self._mount_usr(sandbox, blueprint)
+            with _step("make control socket directory"):
+                agent_socket.make(paths, base_id(sandbox.block))
+                if blueprint.secret:
+                    agent_socket.give_secret(paths, blueprint.secret, base_id(sandbox.block))
+            with _step("make user namespace"):
+                namespace = None if nascent is None else nascent.finish()
+                if namespace is not None:
+                    cleanup.callback(os.close, namespace)
+            with _step("write spec"):
+                self._write_spec(sandbox, blueprint, namespace)
+            init = launcher.go(agent_socket.signs(paths) if blueprint.secret else ())
+        with _step("set priority"):
+            set_niceness(init, self.agent_niceness)
+        with _step("set memory limit"):
+            sandbox.group.limit_memory(UNLIMITED, AGENT)
         return init
 
-    def _ends_before(self, is_up: Callable[[], object], changes: int) -> bool:
-        """Whether the runtime ended before `is_up` held; looks again at every change."""
-        # Popen.wait(timeout) polls with pauses of up to 50 ms; a pidfd tells at once.
-        pidfd = os.pidfd_open(self._process.pid)
-        waiter = select.poll()
-        waiter.register(pidfd, select.POLLIN)
-        waiter.register(changes, select.POLLIN)
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        try:
-            while not is_up():
-                ready = [descriptor for descriptor, _ in waiter.poll((deadline - time.monotonic()) * 1000)]
-                if pidfd in ready:
-                    return True
-                if not ready:
-                    raise SandboxFailed("start runtime", f"no answer within {_START_TIMEOUT_S:.0f} s")
-                inotify.drain(changes)
-            return False
-        finally:
-            os.close(pidfd)
+    def make_groups(self, sandbox: LocalSandbox) -> None:
+        group, memory = sandbox.group, self.memory(sandbox)
+        group.create()
+        group.limit_memory(memory.limit_bytes)
+        group.limit_memory(memory.visible_bytes, AGENT)
+        group.limit_tasks(_HOST_TASKS)
 
-    def _init(self) -> Process | None:
-        try:
-            return identify(int(self._paths.pid_file.read_text(encoding="ascii")))
-        except (OSError, ValueError):
-            return None
+    def memory(self, sandbox: LocalSandbox) -> MemoryPlan:
+        return plan.memory_plan(sandbox.memory_bytes, self.overhead_bytes)
 
-    def _leave(self) -> None:
-        """Let it end by itself; destroying the sandbox ends it in any case."""
-        self._is_left = True
-        threading.Thread(target=self._process.wait, name="k8e-runtime-end", daemon=True).start()
+    def _start_launcher(self, sandbox: LocalSandbox, blueprint: Blueprint) -> Launcher:
+        netns = blueprint.netns
+        return Launcher.start(
+            self.argv(sandbox.paths, has_network=netns is not None),
+            sandbox.paths,
+            groups=self.launch_files(sandbox.group),
+            entering=() if netns is None else self.entering(netns),
+        )
 
-    def _say_go(self) -> None:
-        words = cast("IO[bytes]", self._process.stdin)
-        try:
-            words.write(b"\n")
-            words.close()
-        except BrokenPipeError:
-            return  # it has failed already; its exit status and log say why
+    def _make_disk(self, sandbox: LocalSandbox, blueprint: Blueprint) -> None:
+        paths = sandbox.paths
+        self._disks.make_sandbox_disk(paths.image, blueprint.disk_bytes)
+        disk.mount_image(paths.image, paths.disk, is_new=True)
+        if blueprint.resolver:
+            _name_resolver(paths.disk / "upper" / "etc", blueprint.resolver)
 
-    def abandon(self) -> None:
-        """End it if it still runs and nobody else waits for its end."""
-        if self._is_left:
-            return
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+    def _mount_rootfs(self, sandbox: LocalSandbox, blueprint: Blueprint) -> None:
+        paths, shift = sandbox.paths, self._idmaps.descriptor(sandbox.block)
+        self.mount_shifted(sandbox, paths.disk, paths.view)
+        _mount_layers(paths, paths.rootfs, blueprint.image.layers, shift, upper="upper", work="work")
+        mount.bind(paths.view / "workspace", paths.workspace)
+        mount.bind(paths.live, paths.live)
+        for shared in (paths.workspace, paths.live):
+            mount.make_shared(shared)
+
+    def _mount_usr(self, sandbox: LocalSandbox, blueprint: Blueprint) -> None:
+        """What is written to it lies on the sandbox's disk, so the quota holds and the host's /usr stays as it is."""
+        paths = sandbox.paths
+        paths.usr.mkdir()
+        for name in ("usr", "usr-work"):
+            (paths.disk / name).mkdir()
+        shift = self._idmaps.descriptor(sandbox.block)
+        _mount_layers(paths, paths.usr, blueprint.image.usr, shift, upper="usr", work="usr-work")
+
+    def mount_shifted(self, sandbox: LocalSandbox, source: Path, target: Path) -> None:
+        """Owners of `source`, as stored, become the sandbox's own ids."""
+        with mount.idmapped(source, self._idmaps.descriptor(sandbox.block)) as tree:
+            mount.move_to(tree, target)
+
+    def _write_spec(self, sandbox: LocalSandbox, blueprint: Blueprint, namespace: int | None) -> None:
+        boot = Boot(
+            paths=sandbox.paths,
+            image=blueprint.image,
+            agent=blueprint.agent,
+            block=sandbox.block,
+            cgroup=sandbox.group.oci_path,
+            max_open_files=self._max_open_files,
+            netns=blueprint.netns,
+            locked=mount.locked_options,
+        )
+        spec = json.dumps(plan.oci_spec(boot, self.isolation(sandbox, namespace)))
+        (sandbox.paths.bundle / "config.json").write_text(spec, encoding="utf-8")
+
+    async def listening(self, sandbox: LocalSandbox, init: Process) -> None:
+        await agent_socket.wait(sandbox.paths, init)
+        agent_socket.capture(sandbox.paths)
+
+    async def dial(self, sandbox: LocalSandbox, credentials: Credentials, *, timeout_s: float) -> Link:
+        with agent_socket.captured(sandbox.paths) as path:
+            return await Link.dial(path, credentials, timeout_s=timeout_s)
+
+    def seal(self, sandbox: LocalSandbox) -> None:
+        agent_socket.seal(sandbox.paths)
+
+    # --- at claim --------------------------------------------------------------------------------------------------
+
+    def limit(self, sandbox: LocalSandbox, claim: Claim) -> None:
+        sandbox.group.limit_cpus(claim.cpus)
+
+    def mount_workspace(self, sandbox: LocalSandbox, source: Path) -> None:
+        """/workspace is a slave of this mount, so what is mounted here appears there."""
+        self.mount_shifted(sandbox, source, sandbox.paths.workspace)
+
+    # --- its end ---------------------------------------------------------------------------------------------------
+
+    def cause_of_death(self, sandbox: LocalSandbox) -> Death:
+        return Death(detail=self.last_words(sandbox.paths) or "its init process ended")
+
+    def last_words(self, paths: SandboxPaths) -> str:
+        return tail(paths.log)
+
+    def written(self, sandbox: LocalSandbox) -> Path:
+        return sandbox.paths.disk / "upper"
 
 
-def tail(path: Path) -> str:
-    """The last thing a runtime's JSON log says, or the last line of anything else."""
+def _make_directories(paths: SandboxPaths) -> None:
+    for path in (paths.disk, paths.view, paths.rootfs, paths.layers, paths.workspace, paths.live, paths.control):
+        path.mkdir()
+    for path in (paths.bundle, paths.state):
+        path.mkdir(mode=0o700)
+
+
+def _mount_layers(
+    paths: SandboxPaths, target: Path, layers: tuple[Path, ...], shift: int, *, upper: str, work: str
+) -> None:
+    """Stack read-only layers, topmost first, under two directories of the sandbox's disk."""
+    lower = []
+    for number, layer in enumerate(layers):
+        place = paths.layers / f"{upper}-{number}"
+        place.mkdir()
+        with mount.idmapped(layer, shift, attributes=("ro", "nosuid", "nodev")) as tree:
+            mount.move_to(tree, place)
+        lower.append(place)
+    mount.overlay(target, lower=tuple(lower), upper=paths.view / upper, work=paths.view / work)
+    for place in lower:
+        # The overlay holds its layers itself; fewer mounts make every later namespace cheaper.
+        mount.unmount(place)
+
+
+def _name_resolver(etc: Path, resolver: str) -> None:
+    """On the sandbox's own disk, above its image: no mount, and no link of the image's is followed."""
+    etc.mkdir()
+    (etc / "resolv.conf").write_text(f"nameserver {resolver}\noptions timeout:2 attempts:2\n", encoding="ascii")
+
+
+@contextmanager
+def _step(name: str) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            lines = file.read().decode("utf-8", "replace").split("\n")
-    except OSError:
-        return ""
-    return next((_message(line) for line in reversed(lines) if line.strip()), "")
-
-
-def _message(line: str) -> str:
-    try:
-        return str(json.loads(line)["msg"])
-    except (ValueError, KeyError, TypeError):
-        return line.strip()
+        yield
+    except OSError as error:
+        raise SandboxFailed(name, error) from error

@@ -22,7 +22,7 @@ from k8e.substrate.local.host import inotify, mount
 from k8e.substrate.local.host.process import Process, wait_death
 from k8e.substrate.local.layout import SandboxPaths
 
-__all__ = ["capture", "give_secret", "make", "seal", "signs", "socket_path", "wait_for_socket"]
+__all__ = ["capture", "captured", "give_secret", "make", "seal", "signs", "wait"]
 
 _SIZE_BYTES = 64 * 1024
 _INODES = 16
@@ -54,7 +54,7 @@ def signs(paths: SandboxPaths) -> tuple[Path, ...]:
     return (paths.inbox / _SOCKET, paths.inbox / _BOOT_ERROR)
 
 
-async def wait_for_socket(paths: SandboxPaths, init: Process) -> None:
+async def wait(paths: SandboxPaths, init: Process) -> None:
     """Return once the agent has made its socket. Raises: SandboxFailed if it died or said why it cannot."""
     async with asyncio.TaskGroup() as tasks:
         death = tasks.create_task(wait_death(init), name="boot: death")
@@ -110,7 +110,7 @@ def _freeze(target: Path) -> None:
 
 
 @contextmanager
-def socket_path(paths: SandboxPaths) -> Iterator[str]:
+def captured(paths: SandboxPaths) -> Iterator[str]:
     """A path to dial, short however deep the data directory is (a socket address holds 107 bytes)."""
     directory = os.open(paths.private, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
