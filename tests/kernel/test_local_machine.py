@@ -389,6 +389,25 @@ async def test_a_new_server_finds_and_reaches_the_sandbox_of_the_old(
         assert is_gone(box.substrate.data_dir, box.id), _traces(box)
 
 
+async def test_what_a_runtime_built_is_used_and_removed_after_its_program_is_gone(
+    boxes: Boxes, runtime: Runtime, host: Provisioned
+) -> None:
+    async with boxes(runtime) as box, asyncio.timeout(TIMEOUT_S):
+        await box.link.close()  # the stand-in serves one connection at a time
+        settings = standin_settings(box.substrate.data_dir, host)
+        successor = LocalMachine(replace(settings, runsc=None, runc=None))
+        with pytest.raises(HostUnsupported, match="not available on this host: no run"):
+            await successor.create(_name("new"), Template(runtime=runtime), CREDENTIALS)
+        async with await successor.dial(box.id, CREDENTIALS) as link:
+            await successor.configure(box.id, CLAIM, link)
+        known = record.load(box.paths)
+        assert known is not None
+        os.kill(known.pid, signal.SIGKILL)
+        await successor.death(box.id)
+        await successor.destroy(box.id)
+        assert is_gone(box.substrate.data_dir, box.id), _traces(box)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"sandbox": "x"}', "\xff"])
 async def test_a_sandbox_whose_record_cannot_be_read_is_found_and_removed(
     boxes: Boxes, host: Provisioned, text: str

@@ -19,6 +19,7 @@ from k8e.setup.checks import Check, Probe
 from k8e.setup.packages import find
 from k8e.setup.provision import Provisioned, bundles_dir, tools_dir
 from k8e.substrate.local.machine import LocalMachine
+from k8e.substrate.local.runtimes.built_in import RUNTIMES
 from k8e.wire.aio import Credentials
 
 __all__ = ["probes"]
@@ -29,7 +30,7 @@ PATIENCE_S = 90.0
 
 def probes(data_dir: Path) -> tuple[Probe, ...]:
     """One trial per runtime that could work here; nothing is installed."""
-    return tuple(_probe(data_dir, runtime) for runtime in (Runtime.GVISOR, Runtime.CONTAINER))
+    return tuple(_probe(data_dir, runtime) for runtime in RUNTIMES)
 
 
 def _probe(data_dir: Path, runtime: Runtime) -> Callable[[], Check]:
