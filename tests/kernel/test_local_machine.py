@@ -26,6 +26,7 @@ from k8e.substrate.local.machine import LocalMachine
 from k8e.substrate.local.runtimes import agent_socket
 from k8e.substrate.local.runtimes.driver import LocalSandbox
 from k8e.substrate.local.runtimes.oci import OciDriver
+from k8e.substrate.local.runtimes.overlay import OverlayRoots
 from tests.support.bare_sandboxes import Bare, Boxes, standin_settings
 from tests.support.credentials import CREDENTIALS
 from tests.support.sandbox_traces import is_gone, sandbox_traces
@@ -139,22 +140,24 @@ async def test_overlapping_removals_wait_for_each_other(boxes: Boxes, runtime: R
     assert is_gone(box.substrate.data_dir, box.id), _traces(box)
 
 
-@pytest.mark.parametrize("step", ["_make_disk", "_mount_rootfs", "_write_spec"])
+@pytest.mark.parametrize(
+    ("place", "step"), [(OverlayRoots, "make_disk"), (OverlayRoots, "mount"), (OciDriver, "_write_spec")]
+)
 async def test_a_removal_during_creation_waits_and_removes_what_was_built(
-    substrate: LocalMachine, monkeypatch: pytest.MonkeyPatch, step: str
+    substrate: LocalMachine, monkeypatch: pytest.MonkeyPatch, place: type, step: str
 ) -> None:
     loop, reached, may_go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-    real = getattr(OciDriver, step)
+    real = getattr(place, step)
     sandbox = _name(f"overlap-{step.strip('_')}")
 
-    def announce(driver: OciDriver, building: LocalSandbox, *more: object) -> None:
+    def announce(itself: object, building: LocalSandbox, *more: object) -> None:
         # An image is built in a sandbox as well, and so is what the pools of other engines hold.
         if building.id == sandbox:
             loop.call_soon_threadsafe(reached.set)
             may_go_on.wait(TIMEOUT_S)
-        real(driver, building, *more)
+        real(itself, building, *more)
 
-    monkeypatch.setattr(OciDriver, step, announce)
+    monkeypatch.setattr(place, step, announce)
     template = Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB)
     creating = asyncio.ensure_future(substrate.create(sandbox, template, CREDENTIALS))
     async with asyncio.timeout(TIMEOUT_S):
@@ -169,8 +172,8 @@ async def test_a_removal_during_creation_waits_and_removes_what_was_built(
 
 STEPS = [
     (cgroup.SandboxGroup, "create"),
-    (OciDriver, "_make_disk"),
-    (OciDriver, "_mount_rootfs"),
+    (OverlayRoots, "make_disk"),
+    (OverlayRoots, "mount"),
     (agent_socket, "make"),
     (OciDriver, "_write_spec"),
     (agent_socket, "capture"),

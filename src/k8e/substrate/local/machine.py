@@ -79,7 +79,10 @@ class LocalMachine:
     def __init__(
         self, settings: LocalSettings, network: Network | None = None, *, more_drivers: Iterable[Driver] = ()
     ) -> None:
-        """Without a network a sandbox has a loopback and nothing else. No setting names `more_drivers`."""
+        """Without a network a sandbox has a loopback and nothing else.
+
+        `more_drivers` come beside those that are built in. No setting leads here, so no user can choose them.
+        """
         self._network = network or NoNetwork()
         # The mount table knows no symbolic links: whoever looks for mounts by place must name the true one.
         self._layout = Layout(settings.data_dir.resolve())

@@ -1,1 +1,1 @@
-"""How a sandbox is isolated: one driver per OCI runtime."""
+"""How a sandbox is isolated: one driver per runtime."""

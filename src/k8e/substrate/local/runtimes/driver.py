@@ -162,7 +162,10 @@ class Driver(ABC):
     # --- what lies elsewhere ---------------------------------------------------------------------------------------
 
     def leftovers(self) -> frozenset[SandboxId]:
-        """The sandboxes of which something exists outside their groups and directories, by its name; blocking."""
+        """The sandboxes of which something exists outside their groups and directories, by its name; blocking.
+
+        Only of this data directory: what other servers have on this host is not to be removed.
+        """
         return frozenset()
 
     def remove(self, sandbox: SandboxId) -> None:  # noqa: B027 - nothing lies elsewhere by default

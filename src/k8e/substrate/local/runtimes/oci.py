@@ -18,16 +18,17 @@ from k8e.model import Availability, Claim, Death
 from k8e.substrate.local import plan
 from k8e.substrate.local.blocks import base_id
 from k8e.substrate.local.disks import Disks
-from k8e.substrate.local.host import disk, mount
+from k8e.substrate.local.host import mount
 from k8e.substrate.local.host.cgroup import AGENT, UNLIMITED, SandboxGroup
 from k8e.substrate.local.host.process import Process, set_niceness
 from k8e.substrate.local.host.userns import Nascent
 from k8e.substrate.local.idmaps import IdMaps
 from k8e.substrate.local.layout import SandboxPaths
 from k8e.substrate.local.plan import Boot, Isolation, MemoryPlan
-from k8e.substrate.local.runtimes import agent_socket
+from k8e.substrate.local.runtimes import agent_socket, overlay
 from k8e.substrate.local.runtimes.driver import Blueprint, Driver, LocalSandbox
 from k8e.substrate.local.runtimes.launcher import Launcher, tail
+from k8e.substrate.local.runtimes.overlay import OverlayRoots
 from k8e.substrate.local.runtimes.version import first_line
 from k8e.wire.aio import Credentials, Link
 
@@ -53,8 +54,7 @@ class OciDriver(Driver):
 
     def __init__(self, binary: Path | None, disks: Disks, idmaps: IdMaps) -> None:
         self._binary = binary
-        self._disks = disks
-        self._idmaps = idmaps
+        self._roots = OverlayRoots(disks, idmaps)
         self._max_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
     # --- how one runtime differs from another ----------------------------------------------------------------------
@@ -114,12 +114,12 @@ class OciDriver(Driver):
             with _step("make directories"):
                 _make_directories(paths)
             with _step("make disk"):
-                self._make_disk(sandbox, blueprint)
+                self._roots.make_disk(sandbox, blueprint)
             with _step("mount rootfs"):
-                self._mount_rootfs(sandbox, blueprint)
+                self._roots.mount(sandbox, blueprint.image)
             if blueprint.image.usr:
                 with _step("mount a writable /usr, which --allow-apt needs"):
-                    self._mount_usr(sandbox, blueprint)
+                    self._roots.mount_usr(sandbox, blueprint.image)
             with _step("make control socket directory"):
                 agent_socket.make(paths, base_id(sandbox.block))
                 if blueprint.secret:
@@ -156,36 +156,6 @@ class OciDriver(Driver):
             entering=() if netns is None else self.entering(netns),
         )
 
-    def _make_disk(self, sandbox: LocalSandbox, blueprint: Blueprint) -> None:
-        paths = sandbox.paths
-        self._disks.make_sandbox_disk(paths.image, blueprint.disk_bytes)
-        disk.mount_image(paths.image, paths.disk, is_new=True)
-        if blueprint.resolver:
-            _name_resolver(paths.disk / "upper" / "etc", blueprint.resolver)
-
-    def _mount_rootfs(self, sandbox: LocalSandbox, blueprint: Blueprint) -> None:
-        paths, shift = sandbox.paths, self._idmaps.descriptor(sandbox.block)
-        self.mount_shifted(sandbox, paths.disk, paths.view)
-        _mount_layers(paths, paths.rootfs, blueprint.image.layers, shift, upper="upper", work="work")
-        mount.bind(paths.view / "workspace", paths.workspace)
-        mount.bind(paths.live, paths.live)
-        for shared in (paths.workspace, paths.live):
-            mount.make_shared(shared)
-
-    def _mount_usr(self, sandbox: LocalSandbox, blueprint: Blueprint) -> None:
-        """What is written to it lies on the sandbox's disk, so the quota holds and the host's /usr stays as it is."""
-        paths = sandbox.paths
-        paths.usr.mkdir()
-        for name in ("usr", "usr-work"):
-            (paths.disk / name).mkdir()
-        shift = self._idmaps.descriptor(sandbox.block)
-        _mount_layers(paths, paths.usr, blueprint.image.usr, shift, upper="usr", work="usr-work")
-
-    def mount_shifted(self, sandbox: LocalSandbox, source: Path, target: Path) -> None:
-        """Owners of `source`, as stored, become the sandbox's own ids."""
-        with mount.idmapped(source, self._idmaps.descriptor(sandbox.block)) as tree:
-            mount.move_to(tree, target)
-
     def _write_spec(self, sandbox: LocalSandbox, blueprint: Blueprint, namespace: int | None) -> None:
         boot = Boot(
             paths=sandbox.paths,
@@ -220,6 +190,9 @@ class OciDriver(Driver):
         """/workspace is a slave of this mount, so what is mounted here appears there."""
         self.mount_shifted(sandbox, source, sandbox.paths.workspace)
 
+    def mount_shifted(self, sandbox: LocalSandbox, source: Path, target: Path) -> None:
+        self._roots.mount_shifted(sandbox, source, target)
+
     # --- its end ---------------------------------------------------------------------------------------------------
 
     def cause_of_death(self, sandbox: LocalSandbox) -> Death:
@@ -233,33 +206,10 @@ class OciDriver(Driver):
 
 
 def _make_directories(paths: SandboxPaths) -> None:
-    for path in (paths.disk, paths.view, paths.rootfs, paths.layers, paths.workspace, paths.live, paths.control):
-        path.mkdir()
+    overlay.make_directories(paths)
+    paths.control.mkdir()
     for path in (paths.bundle, paths.state):
         path.mkdir(mode=0o700)
-
-
-def _mount_layers(
-    paths: SandboxPaths, target: Path, layers: tuple[Path, ...], shift: int, *, upper: str, work: str
-) -> None:
-    """Stack read-only layers, topmost first, under two directories of the sandbox's disk."""
-    lower = []
-    for number, layer in enumerate(layers):
-        place = paths.layers / f"{upper}-{number}"
-        place.mkdir()
-        with mount.idmapped(layer, shift, attributes=("ro", "nosuid", "nodev")) as tree:
-            mount.move_to(tree, place)
-        lower.append(place)
-    mount.overlay(target, lower=tuple(lower), upper=paths.view / upper, work=paths.view / work)
-    for place in lower:
-        # The overlay holds its layers itself; fewer mounts make every later namespace cheaper.
-        mount.unmount(place)
-
-
-def _name_resolver(etc: Path, resolver: str) -> None:
-    """On the sandbox's own disk, above its image: no mount, and no link of the image's is followed."""
-    etc.mkdir()
-    (etc / "resolv.conf").write_text(f"nameserver {resolver}\noptions timeout:2 attempts:2\n", encoding="ascii")
 
 
 @contextmanager
