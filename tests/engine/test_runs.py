@@ -62,7 +62,7 @@ class _Refusal:
 async def test_the_end_of_a_run_is_the_true_one_whether_it_can_be_written_down_or_not(
     runtime: Runtime, restartable: RestartableEngine, monkeypatch: pytest.MonkeyPatch, times: int, is_written: bool
 ) -> None:
-    monkeypatch.setattr("k8e.engine.store.RETRY_PAUSES_S", (0.0,) * 4)
+    monkeypatch.setattr("k8e.engine.store.store.RETRY_PAUSES_S", (0.0,) * 4)
     writes = restartable.at_writing
     # Nobody tends it: from the beginning of the run on, its end is all that there is to write down.
     async with restartable.open(reap_every_s=3600.0) as engine:

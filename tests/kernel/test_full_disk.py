@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,8 +18,9 @@ from k8e.client import Exhausted, SandboxClient
 from k8e.egress.spares import Indices
 from k8e.engine.store import Change, Store
 from k8e.engine.transcript import Transcript
+from k8e.engine.workspaces import WORKSPACES, WorkspaceView
 from k8e.errors import DiskFull
-from k8e.model import MIB
+from k8e.model import MIB, OwnerId, WorkspaceId
 from k8e.setup.provision import Provisioned
 from tests.support.servers import NO_POOL, Server
 from tests.support.small_disks import small_disk as disk_for_a_server
@@ -34,7 +37,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def _workspace(name: str) -> Change:
-    return Change("INSERT INTO workspaces VALUES (?,?,?,?,?,?)", ("uid:0", name, f"ws-{name}", 1, 0.0, "{}"))
+    return WORKSPACES.put(
+        WorkspaceView(
+            owner=OwnerId("uid:0"), tenant=name, workspace=WorkspaceId(f"ws-{name}"), disk_bytes=1, last_used=0.0
+        )
+    )
 
 
 def _fill(path: Path) -> None:
@@ -52,7 +59,42 @@ async def test_a_full_disk_fails_the_caller_and_loses_nothing(small_disk: Path) 
         await store.commit(*(_workspace(f"{n}-{'x' * 1000}") for n in range(100)))
     ballast.unlink()
     await store.commit(_workspace("after"))
-    assert {row["tenant"] for row in store.rows("SELECT tenant FROM workspaces")} == {"before", "after"}
+    assert {stored.record.tenant for stored in store.load(WORKSPACES)} == {"before", "after"}
+    store.close()
+
+
+async def test_a_commit_that_does_not_fit_fails_alone(small_disk: Path) -> None:
+    store = Store(small_disk / "engine.sqlite")
+    await store.commit(_workspace("before"))
+    ballast = small_disk / "ballast"
+    _fill(ballast)
+    with ballast.open("r+b") as file:
+        file.truncate(ballast.stat().st_size - 64 * 1024)
+    with contextlib.closing(sqlite3.connect(small_disk / "engine.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")  # what is committed meanwhile shares a transaction
+        large = asyncio.ensure_future(store.commit(*(_workspace(f"{n}-{'x' * 1000}") for n in range(100))))
+        small = asyncio.ensure_future(store.commit(_workspace("small")))
+        await asyncio.sleep(0)
+        other.execute("ROLLBACK")
+    async with asyncio.timeout(60):
+        with pytest.raises(DiskFull):
+            await large
+        await small
+    assert {stored.record.tenant for stored in store.load(WORKSPACES)} == {"before", "small"}
+    store.close()
+
+
+async def test_versions_that_a_full_disk_did_not_keep_are_used_once(small_disk: Path) -> None:
+    path, ballast = small_disk / "engine.sqlite", small_disk / "ballast"
+    store = Store(path)
+    _fill(ballast)
+    with pytest.raises(DiskFull):
+        await store.commit(*(_workspace(f"{n}-{'x' * 1000}") for n in range(100)))
+    ballast.unlink()
+    first = await store.commit(_workspace("a"))
+    store.close()
+    store = Store(path)
+    assert await store.commit(_workspace("a")) > first
     store.close()
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from k8e.egress.client import EgressClient
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings
-from k8e.engine.store import Store
+from k8e.engine.store.sqlite import Database
 from k8e.model import Command, Runtime, SessionSpec, Shell
 from k8e.setup.provision import Provisioned, ensure
 from k8e.setup.report import Stderr
@@ -55,7 +55,7 @@ class Fuse:
         """Put the fuse where the product changes the world."""
         sys.addaudithook(lambda event, _args: self.burn() if event in _CHANGES else None)
         mount._check = _counted(mount._check, self)  # every mount passes here
-        Store._transact = _counted(Store._transact, self)  # type: ignore[method-assign]  # every commit too
+        Database.transact = _counted(Database.transact, self)  # type: ignore[method-assign]  # every commit too
 
 
 def _counted(work: Callable[..., Any], fuse: Fuse) -> Callable[..., Any]:

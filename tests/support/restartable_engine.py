@@ -100,9 +100,14 @@ class _Watched(Store):
         super().__init__(path)
         self._restartable = restartable
 
-    async def commit(self, *changes: Change) -> None:
-        write = super().commit
-        await self._restartable.at_writing(lambda: write(*changes))
+    async def commit(self, *changes: Change) -> int:
+        write, versions = super().commit, list[int]()
+
+        async def written() -> None:
+            versions.append(await write(*changes))
+
+        await self._restartable.at_writing(written)
+        return versions[-1] if versions else 0
 
 
 async def _written(write: Write) -> None:

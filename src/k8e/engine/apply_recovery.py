@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
-import sqlite3
-from collections.abc import Coroutine, Iterable
-from typing import Any
+from collections.abc import Collection, Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
 
 from k8e.engine.boxes import Box
+from k8e.engine.records import RUNS, SESSIONS, TERMINALS, RunRecord, SessionRecord, TerminalRecord
 from k8e.engine.recovery_plan import plan_recovery
 from k8e.engine.runs import Runs
-from k8e.engine.session import Session, spec_from_json
+from k8e.engine.session import NEVER, Session
 from k8e.engine.sessions import Sessions
-from k8e.engine.store import Change, Store
+from k8e.engine.store import Store, Stored
 from k8e.engine.substrate import Substrate
 from k8e.engine.terminals import Terminals
-from k8e.errors import K8eError
+from k8e.errors import Conflict, K8eError, StoreFailed
 from k8e.lifecycle import Phase
-from k8e.model import OwnerId, SandboxId, SessionId, WorkspaceId
+from k8e.model import SandboxId
 
 __all__ = ["recover"]
 
@@ -29,14 +30,17 @@ _AT_ONCE = 64
 """Sandboxes that are connected to at a time; one that does not answer takes some ten seconds."""
 
 
+R = TypeVar("R", RunRecord, TerminalRecord)
+
+
 async def recover(store: Store, substrate: Substrate, sessions: Sessions, runs: Runs, terminals: Terminals) -> None:
     """Make the world and the store agree again: take back this gateway's sessions, one by one."""
-    # All of them: the store is this gateway's alone, also where its name is a new one.
-    rows = store.rows("SELECT * FROM sessions ORDER BY parent != ''")
-    held = {SandboxId(row["sandbox"]): row for row in rows}
+    # All of them: the store is this gateway's alone, also where its name is a new one. Parents come first.
+    found = sorted(store.load(SESSIONS), key=lambda stored: stored.record.parent is not None)
+    known = {stored.record.sandbox: stored for stored in found}
     mine = await substrate.mine()
     plan = plan_recovery(
-        sessions={sandbox: Phase(row["phase"]) for sandbox, row in held.items()},
+        sessions={sandbox: stored.record.phase for sandbox, stored in known.items()},
         mine={sandbox: seen.alive for sandbox, seen in mine.items()},
     )
     _log.info("recovering", extra={"held": len(plan.held), "lost": len(plan.lost), "remove": len(plan.remove)})
@@ -46,22 +50,43 @@ async def recover(store: Store, substrate: Substrate, sessions: Sessions, runs: 
         except K8eError as error:
             # Whatever is left of it is found again by the next start; this one has work to do.
             _log.error("cannot remove a sandbox", extra={"sandbox": sandbox, "error": str(error)})
-    await _forget(store, [held[sandbox] for sandbox in plan.remove - plan.lost if sandbox in held])
+    await _forget(store, [known[sandbox].record for sandbox in plan.remove - plan.lost if sandbox in known])
+    held = await _take_over(store, sessions.gateway, known, {sandbox: mine[sandbox].epoch for sandbox in plan.held})
     by_name: dict[tuple[str, str], Session] = {}
     at_once = asyncio.Semaphore(_AT_ONCE)
     work: list[Coroutine[Any, Any, None]] = []
-    for sandbox, row in held.items():
-        if sandbox in plan.held or sandbox in plan.lost:
-            box = sessions.box(sandbox)
-            session = _known(row, box, by_name)
-            if sandbox in plan.held:
-                session.epoch = mine[sandbox].epoch
+    for sandbox, stored in known.items():
+        if sandbox in held or sandbox in plan.lost:
+            box, record = sessions.box(sandbox), held.get(sandbox, stored.record)
+            session = _known(record, box, by_name)
             sessions.adopt(session)
-            by_name[row["owner"], row["session_id"]] = session
+            by_name[record.owner, record.session_id] = session
             work.append(_take_back(store, sessions, session, box, at_once, lost=sandbox in plan.lost))
     await _side_by_side(work)
     await sessions.clear_leftovers()
     await _resume(store, runs, terminals, by_name)
+
+
+async def _take_over(
+    store: Store, gateway: str, known: Mapping[SandboxId, Stored[SessionRecord]], epochs: Mapping[SandboxId, int]
+) -> dict[SandboxId, SessionRecord]:
+    """Become the owner of these, each at its epoch; without those that somebody else has changed since they were read."""
+    taken: dict[SandboxId, SessionRecord] = {}
+
+    async def take(sandbox: SandboxId, epoch: int) -> None:
+        record = dataclasses.replace(known[sandbox].record, gateway=gateway, epoch=epoch)
+        try:
+            await store.commit(SESSIONS.put(record, if_version=known[sandbox].version))
+        except Conflict as error:
+            _log.warning("another gateway has taken over a session", extra={"sandbox": sandbox, "reason": str(error)})
+            return
+        except StoreFailed as error:
+            # A full disk must not keep a server from starting, and the next start finds the same.
+            _log.error("a session is taken over unwritten", extra={"sandbox": sandbox, "error": str(error)})
+        taken[sandbox] = record
+
+    await _side_by_side(take(sandbox, epoch) for sandbox, epoch in epochs.items())
+    return taken
 
 
 async def _side_by_side(work: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -74,32 +99,35 @@ async def _side_by_side(work: Iterable[Coroutine[Any, Any, None]]) -> None:
         raise failures.exceptions[0] from failures
 
 
-async def _forget(store: Store, gone: Iterable[sqlite3.Row]) -> None:
+async def _forget(store: Store, gone: Iterable[SessionRecord]) -> None:
     changes = [
-        Change(f"DELETE FROM {table} WHERE owner=? AND session_id=?", (row["owner"], row["session_id"]))  # noqa: S608  # names are ours
-        for row in gone
-        for table in ("runs", "terminals", "sessions")
+        change
+        for record in gone
+        for key in [(record.owner, record.session_id)]
+        for change in (RUNS.delete_under(*key), TERMINALS.delete_under(*key), SESSIONS.delete(*key))
     ]
     if changes:
         await store.commit(*changes)
 
 
-def _known(row: sqlite3.Row, box: Box, by_name: dict[tuple[str, str], Session]) -> Session:
+def _known(record: SessionRecord, box: Box, by_name: dict[tuple[str, str], Session]) -> Session:
     """A session as it was written down; parents come before their children."""
     return Session(
-        owner=OwnerId(row["owner"]),
-        session_id=SessionId(row["session_id"]),
-        spec=spec_from_json(row["spec"]),
-        phase=Phase(row["phase"]),
-        created_at=row["created_at"],
-        expires_at=row["expires_at"],
-        idle_timeout_s=row["idle_timeout_s"],
-        last_used=row["last_used"],
+        owner=record.owner,
+        session_id=record.session_id,
+        spec=record.spec,
+        phase=record.phase,
+        created_at=record.created_at,
+        expires_at=NEVER if record.expires_at is None else record.expires_at,
+        idle_timeout_s=record.idle_timeout_s,
+        last_used=record.last_used,
         box=box,
-        warm=bool(row["warm"]),
-        workspace=WorkspaceId(row["workspace"]) if row["workspace"] else None,
-        parent=by_name.get((row["owner"], row["parent"])),
-        detail=row["detail"],
+        epoch=record.epoch,
+        warm=record.warm,
+        workspace=record.workspace,
+        parent=by_name.get((record.owner, record.parent)) if record.parent else None,
+        detail=record.detail,
+        record=record,
     )
 
 
@@ -108,10 +136,8 @@ async def _take_back(
 ) -> None:
     if lost:
         if session.phase is not Phase.FAILED:
-            await store.commit(session.enter(Phase.FAILED, detail="its sandbox did not survive"))
+            await store.commit(*session.enter(Phase.FAILED, detail="its sandbox did not survive"))
         return
-    # Not waited for: where it cannot be written now, the next start finds the same.
-    store.post(session.adopted(sessions.gateway))
     try:
         # What may be reached is said again: whoever enforces it may have heard less than we have written down.
         async with at_once:
@@ -125,26 +151,30 @@ async def _take_back(
 
 
 async def _resume(store: Store, runs: Runs, terminals: Terminals, by_name: dict[tuple[str, str], Session]) -> None:
-    of_runs = _by_session(store.rows("SELECT * FROM runs ORDER BY started_at"))
-    of_terminals = _by_session(store.rows("SELECT * FROM terminals"))
+    of_runs = _by_session(stored.record for stored in store.load(RUNS))
+    of_terminals = _by_session(stored.record for stored in store.load(TERMINALS))
     await _side_by_side(
         _resume_in(session, runs, of_runs.get(name, []), terminals, of_terminals.get(name, []))
         for name, session in by_name.items()
     )
 
 
-def _by_session(rows: Iterable[sqlite3.Row]) -> dict[tuple[str, str], list[sqlite3.Row]]:
-    found: dict[tuple[str, str], list[sqlite3.Row]] = {}
-    for row in rows:
-        found.setdefault((row["owner"], row["session_id"]), []).append(row)
+def _by_session(records: Iterable[R]) -> dict[tuple[str, str], list[R]]:
+    found: dict[tuple[str, str], list[R]] = {}
+    for record in records:
+        found.setdefault((record.owner, record.session_id), []).append(record)
     return found
 
 
 async def _resume_in(
-    session: Session, runs: Runs, of_runs: list[sqlite3.Row], terminals: Terminals, of_terminals: list[sqlite3.Row]
+    session: Session,
+    runs: Runs,
+    of_runs: Collection[RunRecord],
+    terminals: Terminals,
+    of_terminals: Collection[TerminalRecord],
 ) -> None:
-    for row in of_runs:
-        await runs.resume(session, row)
-    for row in of_terminals:
+    for run in sorted(of_runs, key=lambda record: record.started_at):
+        await runs.resume(session, run)
+    for terminal in of_terminals:
         with contextlib.suppress(K8eError):
-            await terminals.resume(session, row)
+            await terminals.resume(session, terminal)

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import sqlite3
 import time
 import unicodedata
-import weakref
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,28 +17,19 @@ from typing import Final
 
 from k8e.engine.questions import MAX_QUESTION_BYTES
 from k8e.engine.settings import Quotas
-from k8e.engine.store import Change, Store
+from k8e.engine.store import Change, Kind, Store
 from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, NotFound, StoreFailed
 from k8e.model import ApprovalId, ApprovalStatus, OwnerId, SandboxId, SessionId, approval_place
 from k8e.random_ids import new_id
 from k8e.tasks import Tasks, outcome_of
 from k8e.visible import LINES, first_unseen
 
-__all__ = ["MAX_TEXT_BYTES", "Approval", "Approvals", "check_text", "in_order"]
+__all__ = ["APPROVALS", "MAX_TEXT_BYTES", "Approval", "Approvals", "check_text", "in_order"]
 
 MAX_TEXT_BYTES: Final = 4096
 MAX_TEXT_LINES: Final = 60
 _HISTORY: Final = 1000
 """Answered questions that are kept per owner."""
-_SCHEMA: Final = (
-    """
-CREATE TABLE approvals (
-    approval_id TEXT PRIMARY KEY, owner TEXT NOT NULL, session_id TEXT NOT NULL, sandbox TEXT NOT NULL,
-    action TEXT NOT NULL, asked_by TEXT NOT NULL, asked_at REAL NOT NULL, expires_at REAL NOT NULL,
-    status TEXT NOT NULL, decided_by TEXT NOT NULL, reason TEXT NOT NULL, decided_at REAL NOT NULL) STRICT;
-""",
-    "ALTER TABLE approvals ADD COLUMN is_gate INTEGER NOT NULL DEFAULT 0;",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +86,16 @@ class Approval:
         return current
 
 
+APPROVALS: Final = Kind("approval", Approval, lambda record: (record.owner, record.approval_id))
+
+
 class Approvals:
     """All questions of all owners, in a file of its own that is safe against power loss."""
 
     def __init__(
         self, path: Path, tasks: Tasks, quotas: Quotas, *, valid_s: float, clock: Callable[[], float] = time.time
     ) -> None:
-        self._store = Store(path, schema=_SCHEMA, synchronous="FULL")
+        self._store = Store(path, "approvals", survives_power_loss=True)
         self._tasks = tasks
         self._quotas = quotas
         self._valid_s = valid_s
@@ -111,10 +103,11 @@ class Approvals:
         self._by_owner: dict[OwnerId, dict[str, Approval]] = {}
         self._unwritten: set[str] = set()
         """Questions that nobody is shown yet: a server that is killed now would know nothing of them."""
-        for row in self._store.rows("SELECT * FROM approvals"):
-            self._remember(_read(row))
+        self._versions: dict[str, int] = {}
+        """Of questions that wait, as they are on disk: what an answer is given to."""
+        for stored in self._store.load(APPROVALS):
+            self._remember(stored.record, stored.version)
         self._changed = asyncio.Event()
-        self._deciding: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def find(self, owner: OwnerId, approval_id: str) -> Approval:
         """The owner's own question. Raises: NotFound, also for one of somebody else's."""
@@ -161,7 +154,7 @@ class Approvals:
         self._remember(asked)
         self._unwritten.add(asked.approval_id)
         try:
-            await self._store.commit(_inserted(asked), *self._forgotten(owner))
+            written = await self._store.commit(APPROVALS.put(asked), *self._forgotten(owner))
         except BaseException:
             # Nobody knows its id, so nobody will come for the answer.
             self._by_owner[owner].pop(asked.approval_id, None)
@@ -169,7 +162,10 @@ class Approvals:
             raise
         finally:
             self._unwritten.discard(asked.approval_id)
-        return self.find(owner, asked.approval_id)
+        known = self.find(owner, asked.approval_id)
+        if known.is_pending:
+            self._versions[asked.approval_id] = written
+        return known
 
     async def wait(self, owner: OwnerId, approval_id: str, *, timeout_s: float | None = None) -> Approval:
         """The question once it is answered or expired, or as it stands when the time is over. Raises: NotFound."""
@@ -218,36 +214,57 @@ class Approvals:
     async def _decide(
         self, owner: OwnerId, approval_id: str, *, decided_by: str, approved: bool, reason: str
     ) -> Approval:
-        self.find(owner, approval_id)
-        # Held until the answer is on disk: of two at once the second finds it there. One for each question, so that
-        # an owner who answers many holds up nobody else.
-        turn = self._deciding.setdefault(approval_id, asyncio.Lock())
-        async with turn:
+        while True:
             current = self.find(owner, approval_id)
             decided = current.decided(decided_by, approved=approved, reason=reason, now=self._clock())
-            if decided != current:
-                await self._store.commit(_finished(decided))
-                self._check_in_time(owner, approval_id)
-                self._remember(decided)
-                self._notify()
+            if decided == current:
+                return decided
+            if (version := self._versions.get(approval_id)) is None:
+                # Not on disk yet, so nobody has been shown it.
+                raise NotFound("approval", approval_id)
+            try:
+                await self._store.commit(APPROVALS.put(decided, if_version=version))
+            except Conflict:
+                if self._versions.get(approval_id) == version:
+                    # Nobody here has answered it.
+                    self._reload(owner, approval_id)
+                # Of two answers at once the second looks at the first.
+                continue
+            self._check_in_time(owner, approval_id)
+            self._remember(decided)
+            self._notify()
             return decided
 
     def _check_in_time(self, owner: OwnerId, approval_id: str) -> None:
         """Its time or its session may have ended while the disk was busy, and somebody was told so."""
         current = self.find(owner, approval_id)
         if not current.is_pending:
-            self._store.post(_finished(current))
+            self._store.post(APPROVALS.replace(current))
             raise Conflict(f"approval {approval_id} has expired: ask for it again")
 
     def _expire(self, ended: Iterable[Approval]) -> None:
         now = self._clock()
         for each in [each.at(now).expired(now) for each in ended if each.is_pending]:
             self._remember(each)
-            self._store.post(_finished(each))
+            self._store.post(APPROVALS.replace(each))
         self._notify()
 
-    def _remember(self, approval: Approval) -> None:
+    def _remember(self, approval: Approval, version: int | None = None) -> None:
         self._by_owner.setdefault(approval.owner, {})[approval.approval_id] = approval
+        if approval.is_pending and version is not None:
+            self._versions[approval.approval_id] = version
+        else:
+            self._versions.pop(approval.approval_id, None)
+
+    def _reload(self, owner: OwnerId, approval_id: str) -> None:
+        """Somebody else has changed it: from now on it is as it is on disk."""
+        stored = self._store.get(APPROVALS, owner, approval_id)
+        if stored is None:
+            self._by_owner[owner].pop(approval_id, None)
+            self._versions.pop(approval_id, None)
+        else:
+            self._remember(stored.record, stored.version)
+        self._notify()
 
     def _notify(self) -> None:
         self._changed.set()
@@ -299,23 +316,5 @@ def check_text(text: str, *, field: str, most_bytes: int = MAX_TEXT_BYTES) -> st
     return text
 
 
-def _read(row: sqlite3.Row) -> Approval:
-    return Approval(**{**dict(row), "status": ApprovalStatus(row["status"]), "is_gate": bool(row["is_gate"])})
-
-
-def _inserted(approval: Approval) -> Change:
-    values = dataclasses.asdict(approval)
-    names = ", ".join(values)
-    marks = ", ".join("?" * len(values))
-    return Change(f"INSERT INTO approvals ({names}) VALUES ({marks})", tuple(values.values()))  # noqa: S608 - our own
-
-
-def _finished(approval: Approval) -> Change:
-    return Change(
-        "UPDATE approvals SET status=?, decided_by=?, reason=?, decided_at=? WHERE approval_id=?",
-        (approval.status, approval.decided_by, approval.reason, approval.decided_at, approval.approval_id),
-    )
-
-
 def _deleted(approval: Approval) -> Change:
-    return Change("DELETE FROM approvals WHERE approval_id=?", (approval.approval_id,))
+    return APPROVALS.delete(*APPROVALS.key(approval))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -21,8 +21,6 @@ __all__ = [
     "CommandMatch",
     "command_length",
     "command_match",
-    "gates_from",
-    "gates_to_json",
     "is_held",
     "normal",
     "parse",
@@ -87,17 +85,6 @@ def parse(entries: Iterable[str]) -> Gates:
             )
     named = {name: name in flags for name in FLAGS}
     return normal(Gates(**named, write_paths=tuple(lists["write"]), commands=tuple(lists["command"])))
-
-
-def gates_from(fields: Mapping[str, Any]) -> Gates:
-    """As they were written down; what is missing is not gated."""
-    lists = {name: tuple(fields[name]) for name in ("write_paths", "commands") if name in fields}
-    return Gates(**{**fields, **lists})
-
-
-def gates_to_json(gates: Gates) -> dict[str, Any]:
-    """What there is of them."""
-    return {name: value for name, value in dataclasses.asdict(gates).items() if value}
 
 
 # What is gated

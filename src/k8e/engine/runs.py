@@ -5,23 +5,22 @@ A byte is acknowledged to the sandbox only after it is in a file; a server that 
 
 from __future__ import annotations
 
-import json
 import logging
-import sqlite3
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from k8e.engine.commands import Commands
 from k8e.engine.process import Item, Process
 from k8e.engine.process_stream import STDERR, STDOUT, Output, lost
 from k8e.engine.recorded_output import OutputBudget, RecordedOutput
+from k8e.engine.records import RUNS, RunRecord
 from k8e.engine.session import Session
 from k8e.engine.sessions import Sessions
 from k8e.engine.settings import KeptLimits
-from k8e.engine.store import Change, Store
+from k8e.engine.store import Store
 from k8e.errors import Conflict, Exhausted, K8eError, NotFound, StoreFailed
-from k8e.model import Command, Denial, Outcome, OwnerId, Reason, RunId, SessionId, Status
+from k8e.model import Command, Denial, Outcome, OwnerId, RunId, SessionId, Status
 from k8e.random_ids import new_id
 from k8e.tasks import Tasks
 
@@ -78,6 +77,20 @@ class Run:
             started_at=process.started_at,
             command=process.title,
             egress_denied=process.denied,
+        )
+
+    def record(self, outcome: Outcome | None = None) -> RunRecord:
+        """As it is written down, with an end that is not told yet."""
+        process = self.process
+        return RunRecord(
+            run_id=self.run_id,
+            owner=self.session.owner,
+            session_id=self.session.session_id,
+            started_at=process.started_at,
+            command=process.title,
+            truncated=self.output.truncated,
+            outcome=outcome or process.outcome,
+            denied=process.denied,
         )
 
 
@@ -150,12 +163,7 @@ class Runs:
     async def _begin(self, run: Run, command: Command) -> None:
         process, session = run.process, run.session
         # Written down first: a crash here is a run that never started, not a command that nobody knows.
-        await self._store.commit(
-            Change(
-                "INSERT INTO runs VALUES (?,?,?,?,?,?,?)",
-                (run.run_id, session.owner, session.session_id, process.started_at, "", 0, process.title),
-            )
-        )
+        await self._store.commit(RUNS.put(run.record()))
         await self._commands.start(process, command, timeout_s=command.timeout_s or 0.0)
         if process.outcome is not None:
             # Its session has ended meanwhile, and there is no place any more for what it says.
@@ -168,7 +176,7 @@ class Runs:
         run.session.runs -= 1
         self._part(run, "it could not be started")
         # Not waited for: whoever asked may be gone. It comes after what wrote the run down, whether that is through or not.
-        self._store.post(Change("DELETE FROM runs WHERE id=?", (run.run_id,)))
+        self._store.post(RUNS.delete(*RUNS.key(run.record())))
         run.output.remove()
 
     def find(self, owner: OwnerId, run_id: str) -> Run:
@@ -181,18 +189,18 @@ class Runs:
     def of(self, session: Session) -> list[Run]:
         return list(self._by_session.get(session, {}).values())
 
-    async def resume(self, session: Session, row: sqlite3.Row) -> None:
+    async def resume(self, session: Session, record: RunRecord) -> None:
         """Take back a run after a restart, from where its files end."""
         run = self._new(
             session,
-            RunId(row["id"]),
-            started_at=row["started_at"],
-            command=row["command"],
-            truncated=bool(row["truncated"]),
+            record.run_id,
+            started_at=record.started_at,
+            command=record.command,
+            truncated=record.truncated,
         )
-        if row["outcome"]:
-            outcome, run.process.denied = _end_from_json(row["outcome"])
-            run.process.end(outcome)
+        run.process.denied = record.denied
+        if record.outcome is not None:
+            run.process.end(record.outcome)
             self._settle(run)
             return
         try:
@@ -228,7 +236,7 @@ class Runs:
         truncated: bool = False,
     ) -> Run:
         def cut() -> None:
-            self._store.post(Change("UPDATE runs SET truncated=1 WHERE id=?", (run_id,)))
+            self._store.post(RUNS.replace(run.record()))
 
         directory = self._sessions.directory(session) / run_id
         output = RecordedOutput(directory, session=session, budget=self._budget, truncated=truncated, on_cut=cut)
@@ -269,7 +277,7 @@ class Runs:
         for run in ended[: -self._kept.runs_per_session]:
             self._leave(run)
             self._budget.remove_files(run.output)
-            self._store.post(Change("DELETE FROM runs WHERE id=?", (run.run_id,)))
+            self._store.post(RUNS.delete(*RUNS.key(run.record())))
 
     def _leave(self, run: Run) -> None:
         if self._by_id.pop(run.run_id, None) is None:
@@ -280,24 +288,10 @@ class Runs:
             del self._by_session[run.session]
 
     async def _write_end(self, run: Run, outcome: Outcome) -> bool:
-        change = Change(
-            "UPDATE runs SET outcome=?, truncated=? WHERE id=?",
-            (_end_to_json(outcome, run.process.denied), int(run.output.truncated), run.run_id),
-        )
         try:
-            await self._store.commit_retrying(change)
+            await self._store.commit_retrying(RUNS.replace(run.record(outcome)))
         except StoreFailed:
             # What is true stays true: this server tells it from memory, and the next one hears it from the sandbox.
             _log.exception("the end of a run was not written down", extra={"run": run.run_id})
             return False
         return True
-
-
-def _end_to_json(outcome: Outcome, denied: tuple[Denial, ...]) -> str:
-    return json.dumps({**asdict(outcome), "denied": [asdict(each) for each in denied]})
-
-
-def _end_from_json(text: str) -> tuple[Outcome, tuple[Denial, ...]]:
-    fields: dict[str, Any] = json.loads(text)
-    denied = tuple(Denial(**each) for each in fields.pop("denied", ()))
-    return Outcome(**{**fields, "status": Status(fields["status"]), "reason": Reason(fields["reason"])}), denied

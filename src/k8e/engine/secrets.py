@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from k8e.engine.store import Change, Store
+from k8e.engine.store import Kind, Store
 from k8e.errors import Exhausted, HostUnsupported, InvalidSpec
 from k8e.model import OwnerId, SecretRef, SessionSpec
 
-__all__ = ["MASK", "Sealer", "SecretView", "Secrets", "check_references", "mask"]
+__all__ = ["MASK", "SECRETS", "Sealer", "SecretRecord", "SecretView", "Secrets", "check_references", "mask"]
 
 MASK: Final = b"[secret]"
 MAX_VALUE_BYTES: Final = 64 * 1024
@@ -30,11 +30,6 @@ _MASK_FROM_BYTES: Final = 4
 # A shorter value occurs in any text by chance; masking it would garble without hiding.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ENV_VAR = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_SCHEMA: Final = """
-CREATE TABLE secrets (
-    owner TEXT NOT NULL, name TEXT NOT NULL, key TEXT NOT NULL, sealed BLOB NOT NULL, updated_at REAL NOT NULL,
-    PRIMARY KEY (owner, name, key)) STRICT;
-"""
 
 
 class Sealer(Protocol):
@@ -54,13 +49,32 @@ class SecretView:
     updated_at: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretRecord:
+    """One value as it is kept; what it is sealed for is in its key."""
+
+    owner: OwnerId
+    name: str
+    key: str
+    sealed: bytes
+    updated_at: float
+
+
+SECRETS: Final = Kind("secret", SecretRecord, lambda record: (record.owner, record.name, record.key))
+
+
 class Secrets:
     """A file of its own, safe against power loss: a secret that was set must not come undone."""
 
     def __init__(self, path: Path, sealer: Sealer | None) -> None:
-        self._store = Store(path, schema=(_SCHEMA,), synchronous="FULL")
+        self._store = Store(path, "secrets", survives_power_loss=True)
         path.chmod(0o600)
         self._sealer = sealer
+        self._updated_at = {
+            (record.owner, record.name, record.key): record.updated_at
+            for record in (stored.record for stored in self._store.load(SECRETS))
+        }
+        """All there are, without their values."""
         self._setting = asyncio.Lock()
 
     async def set(self, owner: OwnerId, name: str, key: str, value: bytes) -> None:
@@ -73,48 +87,44 @@ class Secrets:
             raise InvalidSpec("a NUL byte cannot be in an environment variable", field="value")
         sealed = self._need_sealer().seal(value, context=_context(owner, name, key))
         async with self._setting:
-            if self._sealed(owner, name, key) is None and self._count(owner) >= MAX_PER_OWNER:
+            is_new = (owner, name, key) not in self._updated_at
+            if is_new and sum(whose == owner for whose, _, _ in self._updated_at) >= MAX_PER_OWNER:
                 raise Exhausted(f"you already have {MAX_PER_OWNER} secrets: delete one first")
-            await self._store.commit(
-                Change("INSERT OR REPLACE INTO secrets VALUES (?,?,?,?,?)", (owner, name, key, sealed, time.time()))
-            )
+            record = SecretRecord(owner=owner, name=name, key=key, sealed=sealed, updated_at=time.time())
+            await self._store.commit(SECRETS.put(record))
+            self._updated_at[owner, name, key] = record.updated_at
 
     def list(self, owner: OwnerId | None) -> list[SecretView]:
         """An owner's, or everybody's."""
-        rows = self._store.rows(
-            "SELECT owner, name, key, updated_at FROM secrets WHERE owner=? OR ? IS NULL ORDER BY owner, name, key",
-            (owner, owner),
-        )
+        known = sorted(each for each in self._updated_at if owner in (None, each[0]))
         return [
             SecretView(
                 owner=whose,
                 name=name,
-                keys=tuple(row["key"] for row in of_one),
-                updated_at=max(row["updated_at"] for row in of_one),
+                keys=tuple(key for _, _, key in of_one),
+                updated_at=max(self._updated_at[each] for each in of_one),
             )
-            for (whose, name), group in itertools.groupby(rows, key=lambda row: (OwnerId(row["owner"]), row["name"]))
+            for (whose, name), group in itertools.groupby(known, key=lambda each: each[:2])
             for of_one in (list(group),)
         ]
 
     async def delete(self, owner: OwnerId, name: str, key: str = "") -> bool:
         """Forget one key, or the whole secret when none is given; False when there was nothing."""
-        keys = [
-            row["key"] for row in self._store.rows("SELECT key FROM secrets WHERE owner=? AND name=?", (owner, name))
-        ]
-        doomed = [each for each in keys if key in ("", each)]
-        await self._store.commit(
-            *(Change("DELETE FROM secrets WHERE owner=? AND name=? AND key=?", (owner, name, each)) for each in doomed)
-        )
+        async with self._setting:
+            doomed = [each for each in self._updated_at if each[:2] == (owner, name) and key in ("", each[2])]
+            await self._store.commit(*(SECRETS.delete(*each) for each in doomed))
+            for each in doomed:
+                del self._updated_at[each]
         return bool(doomed)
 
     def value(self, owner: OwnerId, name: str, key: str, *, field: str = "secret_refs") -> bytes:
         """One value, opened. Raises: InvalidSpec when the owner has no such secret, StoreFailed."""
-        sealed = self._sealed(owner, name, key)
-        if sealed is None:
+        kept = self._store.get(SECRETS, owner, name, key)
+        if kept is None:
             raise InvalidSpec(
                 f"you have no secret {name}:{key}; set it with `k8e secret set {name}:{key}`", field=field
             )
-        return self._need_sealer().unseal(sealed, context=_context(owner, name, key))
+        return self._need_sealer().unseal(kept.record.sealed, context=_context(owner, name, key))
 
     def environment(self, owner: OwnerId, references: Iterable[SecretRef]) -> dict[str, str]:
         """The variables that references stand for. Raises: InvalidSpec, StoreFailed."""
@@ -125,13 +135,6 @@ class Secrets:
 
     def close(self) -> None:
         self._store.close()
-
-    def _sealed(self, owner: OwnerId, name: str, key: str) -> bytes | None:
-        rows = self._store.rows("SELECT sealed FROM secrets WHERE owner=? AND name=? AND key=?", (owner, name, key))
-        return bytes(rows[0]["sealed"]) if rows else None
-
-    def _count(self, owner: OwnerId) -> int:
-        return int(self._store.rows("SELECT count(*) AS n FROM secrets WHERE owner=?", (owner,))[0]["n"])
 
     def _need_sealer(self) -> Sealer:
         if self._sealer is None:

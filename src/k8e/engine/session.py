@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from k8e.engine.boxes import Box
-from k8e.engine.gates import gates_from
-from k8e.engine.store import Change
+from k8e.engine.records import RUNS, SESSIONS, TERMINALS, SessionRecord
+from k8e.engine.store import Change, Put
 from k8e.errors import DiskFull, SandboxLost
 from k8e.lifecycle import Phase, advance
 from k8e.model import (
@@ -22,13 +22,12 @@ from k8e.model import (
     OwnerId,
     Runtime,
     SandboxId,
-    SecretRef,
     SessionId,
     SessionSpec,
     WorkspaceId,
 )
 
-__all__ = ["NEVER", "Session", "SessionView", "Use", "deadline", "spec_from_json", "spec_to_json"]
+__all__ = ["NEVER", "Session", "SessionView", "Use", "deadline"]
 
 NEVER = float("inf")
 
@@ -36,6 +35,11 @@ NEVER = float("inf")
 def deadline(start: float, seconds: float) -> float:
     """When a time limit ends; zero or less means that there is none."""
     return start + seconds if seconds > 0 else NEVER
+
+
+def _at(time: float) -> float | None:
+    """A deadline as it is written down."""
+    return None if time == NEVER else time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,12 @@ class Session:
     """When to try its removal again; 0 as long as none has failed."""
     end_failure: DiskFull | None = None
     """Why it could not be ended, where whoever asked for it can help."""
+    record: SessionRecord | None = None
+    """As the store was told last, whether it is on disk yet or not."""
+    told: Put | None = None
+    """The change that told it so, if that was this process."""
+    times_written: tuple[float, float, float] | None = None
+    """Its times as they are on disk for certain."""
     ending: asyncio.Task[None] | None = None
     """Its removal while that is under way; its phase says so only when its children are gone."""
 
@@ -135,70 +145,65 @@ class Session:
         """When it will have been idle for too long; never while something runs in it."""
         return NEVER if self.busy else deadline(self.last_used, self.idle_timeout_s)
 
+    def times(self) -> tuple[float, float, float]:
+        """What moves when it is used or extended."""
+        return self.expires_at, self.idle_timeout_s, self.last_used
+
     def is_over(self, now: float) -> bool:
         return now >= self.expires_at or now >= self.idle_at()
 
-    def enter(self, phase: Phase, *, detail: str = "") -> Change:
+    def enter(self, phase: Phase, *, detail: str = "") -> tuple[Change, ...]:
         """Advance, and the change that makes it durable."""
         self.phase = advance(self.phase, phase)
         self.detail = detail or self.detail
-        return Change(
-            "UPDATE sessions SET phase=?, detail=? WHERE owner=? AND session_id=?",
-            (self.phase, self.detail, self.owner, self.session_id),
-        )
+        return self._changed(phase=self.phase, detail=self.detail)
 
-    def inserted(self, sandbox: str, gateway: str) -> Change:
-        """The change that writes a new session down, with the gateway that owns it."""
-        return Change(
-            "INSERT INTO sessions VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-            (
-                self.owner,
-                self.session_id,
-                sandbox,
-                self.phase,
-                spec_to_json(self.spec),
-                self.parent.session_id if self.parent else "",
-                self.workspace or "",
-                int(self.warm),
-                self.detail,
-                self.created_at,
-                self.expires_at,
-                self.idle_timeout_s,
-                self.last_used,
-                gateway,
-                self.epoch,
-            ),
+    def inserted(self, sandbox: SandboxId, gateway: str) -> Change:
+        """The change that writes a new session down, with the gateway that owns it; Conflict if the name is taken."""
+        self.record = SessionRecord(
+            owner=self.owner,
+            session_id=self.session_id,
+            sandbox=sandbox,
+            phase=self.phase,
+            spec=self.spec,
+            parent=self.parent.session_id if self.parent else None,
+            workspace=self.workspace,
+            warm=self.warm,
+            detail=self.detail,
+            created_at=self.created_at,
+            expires_at=_at(self.expires_at),
+            idle_timeout_s=self.idle_timeout_s,
+            last_used=self.last_used,
+            gateway=gateway,
+            epoch=self.epoch,
         )
+        self.told = SESSIONS.put(self.record, if_version=0)
+        return self.told
 
-    def adopted(self, gateway: str) -> Change:
-        """The change that makes this gateway its owner, at its epoch."""
-        return Change(
-            "UPDATE sessions SET gateway=?, epoch=? WHERE owner=? AND session_id=?",
-            (gateway, self.epoch, self.owner, self.session_id),
-        )
-
-    def respecified(self, spec: SessionSpec) -> Change:
+    def respecified(self, spec: SessionSpec) -> tuple[Change, ...]:
         """The change that remembers what it is promised from now on."""
-        return Change(
-            "UPDATE sessions SET spec=? WHERE owner=? AND session_id=?",
-            (spec_to_json(spec), self.owner, self.session_id),
-        )
+        return self._changed(spec=spec)
 
     def deleted(self) -> tuple[Change, ...]:
         """The changes that forget a session and what hangs on it."""
         key = (self.owner, self.session_id)
-        return (
-            Change("DELETE FROM runs WHERE owner=? AND session_id=?", key),
-            Change("DELETE FROM terminals WHERE owner=? AND session_id=?", key),
-            Change("DELETE FROM sessions WHERE owner=? AND session_id=?", key),
+        return RUNS.delete_under(*key), TERMINALS.delete_under(*key), SESSIONS.delete(*key)
+
+    def timed(self) -> tuple[Change, ...]:
+        """The change that remembers its deadlines."""
+        return self._changed(
+            expires_at=_at(self.expires_at), idle_timeout_s=self.idle_timeout_s, last_used=self.last_used
         )
 
-    def timed(self) -> Change:
-        """The change that remembers its deadlines."""
-        return Change(
-            "UPDATE sessions SET expires_at=?, idle_timeout_s=?, last_used=? WHERE owner=? AND session_id=?",
-            (self.expires_at, self.idle_timeout_s, self.last_used, self.owner, self.session_id),
-        )
+    def _changed(self, **fields: Any) -> tuple[Change, ...]:
+        """Nothing before it is written down for the first time, and nothing after it is deleted."""
+        if self.record is None:
+            return ()
+        # From what was handed in last, not from what is in force: a change that still waits for the disk must not be
+        # undone by the next one.
+        self.record = dataclasses.replace(self.record, **fields)
+        self.told = SESSIONS.replace(self.record, former=self.told)
+        return (self.told,)
 
     def view(self) -> SessionView:
         idle_at = self.idle_at()
@@ -243,23 +248,3 @@ class Use:
         if session is not None:
             session.busy -= 1
             session.last_used = time.time()
-
-
-def spec_to_json(spec: SessionSpec) -> str:
-    return json.dumps(dataclasses.asdict(spec))
-
-
-def spec_from_json(text: str) -> SessionSpec:
-    fields = json.loads(text)
-    return SessionSpec(
-        **{
-            **fields,
-            "runtime": Runtime(fields["runtime"]),
-            "limits": Limits(**fields["limits"]),
-            "allowed_hosts": tuple(fields["allowed_hosts"]),
-            "network": EgressMode(fields.get("network", EgressMode.LIST)),
-            "secret_refs": tuple(SecretRef(**each) for each in fields.get("secret_refs", ())),
-            "brokered": tuple(Brokered(**each) for each in fields.get("brokered", ())),
-            "gates": gates_from(fields.get("gates", {})),
-        }
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -26,6 +27,7 @@ from k8e.engine.file_worker import FileWorker
 from k8e.engine.ids import check_client_id, check_tenant
 from k8e.engine.observing import UNOBSERVED, Observer
 from k8e.engine.quotas import CreateRates
+from k8e.engine.records import SESSIONS
 from k8e.engine.sandbox_watch import SandboxWatch
 from k8e.engine.secrets import Secrets, check_references
 from k8e.engine.session import NEVER, Session, deadline
@@ -34,7 +36,17 @@ from k8e.engine.store import Change, Store
 from k8e.engine.substrate import Substrate
 from k8e.engine.transcript import Transcript
 from k8e.engine.workspaces import Workspaces
-from k8e.errors import Conflict, Denied, DiskFull, Exhausted, HostUnsupported, K8eError, NotFound, SandboxFailed
+from k8e.errors import (
+    Conflict,
+    Denied,
+    DiskFull,
+    Exhausted,
+    HostUnsupported,
+    K8eError,
+    NotFound,
+    SandboxFailed,
+    StoreFailed,
+)
 from k8e.lifecycle import Phase
 from k8e.model import HOST_IMAGE, Claim, Death, OwnerId, SandboxId, SessionId, SessionSpec
 from k8e.random_ids import new_id
@@ -46,6 +58,8 @@ _log = logging.getLogger(__name__)
 
 _CLAIM_TRIES: Final = 3
 _AGAIN_S: Final = 30.0
+_AT_ONCE: Final = 64
+"""Sessions in one commit: others have their turn before the next."""
 
 Admit = Callable[[SessionSpec], Awaitable[None]]
 """Whether a session may be made like this; waits where a person has to say so. Raises: Denied."""
@@ -191,7 +205,7 @@ class Sessions:
         if idle_timeout_s is not None:
             session.idle_timeout_s = idle_timeout_s
         session.last_used = now
-        await self._store.commit(session.timed())
+        await self._store.commit(*session.timed())
 
     async def respecify(self, session: Session, change: Callable[[SessionSpec], SessionSpec]) -> None:
         """Change what a session may reach: written down, then in force. Raises: what `change` raises, SandboxFailed."""
@@ -202,8 +216,7 @@ class Sessions:
         async with session.changing:
             box, spec = session.live_box(), change(session.spec)
             # Written down first: a host that was taken away must not come back with the next start.
-            await self._store.commit(session.respecified(spec))
-            session.spec = spec
+            await self._write_spec(session, spec)
             await box.set_egress(self.claim(session).egress)
         self._events.add(session.owner, session.session_id, "session.hosts_changed", allowed_hosts=spec.allowed_hosts)
         return session
@@ -219,12 +232,21 @@ class Sessions:
             most, old = self.settings.quotas.labels_per_session, session.spec.labels
             new = labels.changed(old, set=set, remove=remove, most=most)
             spec = dataclasses.replace(session.spec, labels=new)
-            await self._store.commit(session.respecified(spec))
-            session.spec = spec
+            await self._write_spec(session, spec)
         # Keys alone: values are free text, and events are kept for longer than the session.
         told = {"set": sorted(set), "removed": sorted(old.keys() - new.keys())}
         self._events.add(session.owner, session.session_id, "session.labels_changed", **told)
         return session
+
+    async def _write_spec(self, session: Session, spec: SessionSpec) -> None:
+        """What it is promised from now on, written down before it is so. Raises: StoreFailed; then it is as before."""
+        try:
+            await self._store.commit(*session.respecified(spec))
+        except StoreFailed:
+            # Its other changes write all of it, and may have taken the new one along.
+            self._store.post(*session.respecified(session.spec))
+            raise
+        session.spec = spec
 
     async def renew_secrets(self, owner: OwnerId, name: str) -> None:
         """A secret has changed: from now on its brokers use what it is now. Raises: SandboxFailed."""
@@ -280,9 +302,13 @@ class Sessions:
 
     async def remember_use(self) -> None:
         """Write down when sessions were last used, so that idleness is not forgotten by a restart."""
-        changes = [session.timed() for session in self if session.phase is Phase.ACTIVE]
-        if changes:
-            await self._store.commit(*changes)
+        used = [each for each in self if each.phase is Phase.ACTIVE and each.times() != each.times_written]
+        for first in range(0, len(used), _AT_ONCE):
+            some = used[first : first + _AT_ONCE]
+            times = [each.times() for each in some]
+            await self._store.commit(*(change for each in some for change in each.timed()))
+            for each, written in zip(some, times, strict=True):
+                each.times_written = written
 
     def adopt(self, session: Session) -> None:
         """Take back a session that survived a restart."""
@@ -405,7 +431,7 @@ class Sessions:
                 await self._take(session, box)
             except BaseException as error:
                 # Once claimed, a sandbox is nobody else's, whatever it was that failed.
-                gone = self._tasks.start(self._discard(box), name=f"discard {box.id}")
+                gone = self._tasks.start(self._discard(session, box), name=f"discard {box.id}")
                 if isinstance(error, K8eError):
                     # The next to have this name, our next try too, writes it down again: this must be gone by then.
                     await asyncio.wait({gone})
@@ -418,10 +444,15 @@ class Sessions:
         """The engine's end of a sandbox that is there."""
         return Box(sandbox, self._substrate, self._tasks)
 
-    async def _discard(self, box: Box) -> None:
-        """Remove a sandbox that no session got, and what may have been written down of one."""
+    async def _discard(self, session: Session, box: Box) -> None:
+        """Remove a sandbox that the session did not get, and what may have been written down of the two."""
         await box.destroy()
-        await self._store.commit(Change("DELETE FROM sessions WHERE sandbox=?", (box.id,)))
+        await self._store.commit()  # after whatever is still on its way to the disk
+        key = (session.owner, session.session_id)
+        kept = self._store.get(SESSIONS, *key)
+        if kept is not None and kept.record.sandbox == box.id:
+            with contextlib.suppress(Conflict):  # the name has a new bearer, or was ended by somebody who removes it
+                await self._store.commit(SESSIONS.delete(*key, if_version=kept.version))
 
     async def _take(self, session: Session, box: Box) -> None:
         await box.connect()
@@ -451,7 +482,7 @@ class Sessions:
         while session.children:
             await self.destroy(session.children[0], why="parent ended")
         if session.phase is not Phase.TERMINATING:
-            await self._write_ending(session.enter(Phase.TERMINATING, detail=why))
+            await self._write_ending(*session.enter(Phase.TERMINATING, detail=why))
         self.on_end(session)
         if session.box is not None:
             await session.box.destroy()
@@ -466,13 +497,13 @@ class Sessions:
         self._events.add(session.owner, session.session_id, "session.ended", why=why)
         self._events.forget(session.owner, session.session_id)
 
-    async def _write_ending(self, change: Change) -> None:
+    async def _write_ending(self, *changes: Change) -> None:
         """On a full disk it goes without: what is removed makes the room in which its end is written down.
 
         A crash in between leaves a session whose sandbox is gone, and the next start tells its owner so.
         """
         try:
-            await self._store.commit(change)
+            await self._store.commit(*changes)
         except DiskFull as error:
             _log.warning("a session ends before that is written down", extra={"reason": str(error)})
 
@@ -489,7 +520,7 @@ class Sessions:
             return
         detail = death.detail or "its sandbox died"
         _log.info("a session lost its sandbox", extra={"session": session.session_id, "detail": detail})
-        self._store.post(session.enter(Phase.FAILED, detail=detail))
+        self._store.post(*session.enter(Phase.FAILED, detail=detail))
         self._events.add(session.owner, session.session_id, "session.lost", detail=detail, oom=death.oom)
         if session.box is not None:
             self._tasks.start(session.box.destroy(), name=f"clear {session.box.id}")

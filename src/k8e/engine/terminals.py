@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sqlite3
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -20,8 +19,9 @@ from k8e.engine.commands import Commands
 from k8e.engine.process import Process, ask
 from k8e.engine.process_stream import Output, lost
 from k8e.engine.recent_output import RecentOutput
+from k8e.engine.records import TERMINALS, TerminalRecord
 from k8e.engine.session import Session
-from k8e.engine.store import Change, Store
+from k8e.engine.store import Store
 from k8e.errors import Conflict, Exhausted, InvalidSpec, NotFound
 from k8e.model import Command, Outcome, OwnerId, Reason, SessionId, Status, TerminalId, TerminalSize
 from k8e.random_ids import new_id
@@ -104,6 +104,15 @@ class Terminal:
     def view(self) -> TerminalView:
         return TerminalView(terminal_id=self.terminal_id, session_id=self.session.session_id, pid=self.pid)
 
+    def record(self) -> TerminalRecord:
+        """As it is written down."""
+        return TerminalRecord(
+            terminal_id=self.terminal_id,
+            owner=self.session.owner,
+            session_id=self.session.session_id,
+            pid=self.pid,
+        )
+
     async def show(self) -> AsyncIterator[bytes | Outcome]:
         """What is kept, then everything that follows, then the outcome."""
         async with contextlib.aclosing(self.process.follow({})) as items:
@@ -138,24 +147,22 @@ class Terminals:
         process = self._process(session, terminal_id, title=self._commands.title(session, command))
         await self._commands.start(process, command, timeout_s=0.0, keep_in_sandbox_bytes=_KEPT_IN_SANDBOX_BYTES)
         try:
-            pid = await _pid(process, command)
-            await self._store.commit(
-                Change("INSERT INTO terminals VALUES (?,?,?,?)", (terminal_id, session.owner, session.session_id, pid))
-            )
+            terminal = Terminal(process, await _pid(process, command))
+            await self._store.commit(TERMINALS.put(terminal.record()))
         except BaseException:
             await process.close()
             raise
-        return Terminal(process, pid)
+        return terminal
 
     def _process(self, session: Session, terminal_id: TerminalId, *, title: str = "") -> Process:
         return Process(session, terminal_id, self._tasks, title=title, output=RecentOutput(keep_bytes=_KEEP_BYTES))
 
-    async def resume(self, session: Session, row: sqlite3.Row) -> None:
+    async def resume(self, session: Session, record: TerminalRecord) -> None:
         """Take back a terminal after a restart, with the last bytes that its sandbox kept."""
-        process = self._process(session, TerminalId(row["id"]))
+        process = self._process(session, record.terminal_id)
         await self._commands.attach(process, {}, keep_in_sandbox_bytes=_KEPT_IN_SANDBOX_BYTES)
         session.terminals += 1
-        self._keep(Terminal(process, row["pid"]))
+        self._keep(Terminal(process, record.pid))
 
     def find(self, owner: OwnerId, terminal_id: str) -> Terminal:
         """The caller's own terminal. Raises: NotFound."""
@@ -180,7 +187,7 @@ class Terminals:
         terminal.process.stop(_KILLED)
         await terminal.process.close()
         self._by_id.pop(terminal.terminal_id, None)
-        await self._store.commit(Change("DELETE FROM terminals WHERE id=?", (terminal.terminal_id,)))
+        await self._store.commit(TERMINALS.delete(*TERMINALS.key(terminal.record())))
 
     def drop(self, session: Session) -> None:
         """The session ends: viewers hear of it."""

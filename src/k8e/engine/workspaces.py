@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from k8e.engine.gates import gates_from, gates_to_json, union
-from k8e.engine.store import Change, Store
+from k8e.engine.gates import union
+from k8e.engine.store import Kind, Store
 from k8e.engine.substrate import Substrate
 from k8e.errors import Conflict, Exhausted, NotFound
 from k8e.model import Gates, OwnerId, WorkspaceId
 from k8e.random_ids import new_id
 
-__all__ = ["WorkspaceView", "Workspaces"]
+__all__ = ["WORKSPACES", "WorkspaceView", "Workspaces"]
 
 NO_GATES: Final = Gates()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceView:
+    """A workspace as it is shown and as it is written down."""
+
     owner: OwnerId
     tenant: str
     workspace: WorkspaceId
@@ -31,21 +32,16 @@ class WorkspaceView:
     """All that sessions of this tenant ever had: they hold for whoever uses it, and when nobody does."""
 
 
+WORKSPACES: Final = Kind("workspace", WorkspaceView, lambda record: (record.owner, record.tenant))
+
+
 class Workspaces:
     def __init__(self, store: Store, substrate: Substrate, *, per_owner: int) -> None:
         self._per_owner = per_owner
         self._store = store
         self._substrate = substrate
         self._by_key: dict[tuple[OwnerId, str], WorkspaceView] = {
-            (OwnerId(row["owner"]), row["tenant"]): WorkspaceView(
-                owner=OwnerId(row["owner"]),
-                tenant=row["tenant"],
-                workspace=WorkspaceId(row["id"]),
-                disk_bytes=row["disk_bytes"],
-                last_used=row["last_used"],
-                gates=gates_from(json.loads(row["gates"])),
-            )
-            for row in store.rows("SELECT * FROM workspaces")
+            (stored.record.owner, stored.record.tenant): stored.record for stored in store.load(WORKSPACES)
         }
         self._deletions: dict[tuple[OwnerId, str], asyncio.Event] = {}
         """Those under way; each is set when it is over, however it went."""
@@ -72,21 +68,9 @@ class Workspaces:
             gates=union(known.gates, gates) if known else gates,
         )
         self._by_key[owner, tenant] = view
-        # Written down before it is made: a crash in between leaves a row whose workspace is made at next use,
+        # Written down before it is made: a crash in between leaves a record whose workspace is made at next use,
         # never a workspace that nobody knows.
-        await self._store.commit(
-            Change(
-                "INSERT OR REPLACE INTO workspaces VALUES (?,?,?,?,?,?)",
-                (
-                    owner,
-                    tenant,
-                    view.workspace,
-                    view.disk_bytes,
-                    view.last_used,
-                    json.dumps(gates_to_json(view.gates)),
-                ),
-            )
-        )
+        await self._store.commit(WORKSPACES.put(view))
         await self._substrate.create_workspace(view.workspace, view.disk_bytes)
         return view.workspace
 
@@ -115,7 +99,7 @@ class Workspaces:
         deletion = self._deletions[key] = asyncio.Event()
         try:
             await self._substrate.delete_workspace(view.workspace)
-            await self._store.commit(Change("DELETE FROM workspaces WHERE id=?", (view.workspace,)))
+            await self._store.commit(WORKSPACES.delete(owner, tenant))
             del self._by_key[key]
         finally:
             del self._deletions[key]

@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8e.engine.approvals import MAX_TEXT_BYTES, Approval, Approvals, check_text
+from k8e.engine.approvals import APPROVALS, MAX_TEXT_BYTES, Approval, Approvals, check_text
 from k8e.engine.settings import Quotas
+from k8e.engine.store import Store
 from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, K8eError, NotFound
 from k8e.model import ApprovalId, ApprovalStatus, OwnerId, SandboxId, SessionId
 from k8e.tasks import Tasks
+from tests.support import former_files
 from tests.support.clock import Clock
 
 pytestmark = pytest.mark.anyio
@@ -80,8 +82,9 @@ async def test_a_question_is_shown_once_it_would_outlive_the_server(approvals: A
     """And counts from the beginning: many at once do not go beyond the bound."""
 
     def written() -> set[str]:
-        with contextlib.closing(sqlite3.connect(tmp_path / "approvals.sqlite")) as database:
-            return {row[0] for row in database.execute("SELECT approval_id FROM approvals")}
+        file = Store(tmp_path / "approvals.sqlite", "approvals")
+        with contextlib.closing(file):
+            return {stored.record.approval_id for stored in file.load(APPROVALS)}
 
     asking = [asyncio.ensure_future(_ask(approvals, session=f"s{number}")) for number in range(6)]
     while not all(each.done() for each in asking):
@@ -175,19 +178,45 @@ async def test_the_end_of_a_session_ends_its_questions_only(approvals: Approvals
     assert (await _decide(approvals, other)).status is ApprovalStatus.APPROVED
 
 
-async def test_an_answer_that_comes_with_the_sessions_end_is_told_to_nobody(reopened: Opener) -> None:
+async def test_an_answer_that_comes_with_the_sessions_end_is_told_to_nobody(reopened: Opener, tmp_path: Path) -> None:
     async with reopened() as approvals:
         asked = await _ask(approvals)
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(approvals.wait(ALICE, asked.approval_id), name="waiter")
-            deciding = group.create_task(_outcome(_decide(approvals, asked)), name="decider")
-            while not any(turn.locked() for turn in approvals._deciding.values()):
-                await asyncio.sleep(0)
-            approvals.end(ALICE, SANDBOX)
+            with contextlib.closing(sqlite3.connect(tmp_path / "approvals.sqlite", isolation_level=None)) as other:
+                other.execute("BEGIN EXCLUSIVE")  # the answer waits for the file
+                deciding = group.create_task(_outcome(_decide(approvals, asked)), name="decider")
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                approvals.end(ALICE, SANDBOX)
+                other.execute("ROLLBACK")
     assert isinstance(deciding.result(), Conflict)
     assert waiting.result().status is ApprovalStatus.EXPIRED
     async with reopened() as after:
         assert after.find(ALICE, asked.approval_id).status is ApprovalStatus.EXPIRED
+
+
+async def test_an_answer_that_somebody_else_has_written_is_never_overwritten(
+    approvals: Approvals, tmp_path: Path
+) -> None:
+    """Of several servers over one store only one answers a question, whichever was asked to."""
+    taken, gone, free = await _ask(approvals), await _ask(approvals), await _ask(approvals)
+    other = Store(tmp_path / "approvals.sqlite", "approvals")
+    stored = other.get(APPROVALS, ALICE, taken.approval_id)
+    assert stored is not None
+    rejected = stored.record.decided(OTHER, approved=False, reason="no", now=stored.record.asked_at)
+    await other.commit(APPROVALS.put(rejected, if_version=stored.version), APPROVALS.delete(ALICE, gone.approval_id))
+    waiting = asyncio.ensure_future(approvals.wait(ALICE, taken.approval_id))
+    with pytest.raises(Conflict, match=f"already rejected by {OTHER}"):
+        await _decide(approvals, taken)
+    assert await waiting == rejected, "and whoever waits is told"
+    assert approvals.find(ALICE, taken.approval_id) == rejected
+    with pytest.raises(NotFound):
+        await _decide(approvals, gone)
+    assert (await _decide(approvals, free)).status is ApprovalStatus.APPROVED, "the control"
+    kept = {each.record.approval_id: each.record.status for each in other.load(APPROVALS)}
+    assert kept == {taken.approval_id: ApprovalStatus.REJECTED, free.approval_id: ApprovalStatus.APPROVED}
+    other.close()
 
 
 async def test_a_restart_keeps_questions_and_answers(reopened: Opener) -> None:
@@ -337,26 +366,34 @@ async def test_a_caller_that_leaves_before_its_question_is_on_disk_leaves_none(r
         await approvals.ask(ALICE, SESSION, SANDBOX, asked_by=AGENT, action="write")
 
 
-FORMER = """
-CREATE TABLE approvals (
-    approval_id TEXT PRIMARY KEY, owner TEXT NOT NULL, session_id TEXT NOT NULL, sandbox TEXT NOT NULL,
-    action TEXT NOT NULL, asked_by TEXT NOT NULL, asked_at REAL NOT NULL, expires_at REAL NOT NULL,
-    status TEXT NOT NULL, decided_by TEXT NOT NULL, reason TEXT NOT NULL, decided_at REAL NOT NULL) STRICT;
-INSERT INTO approvals VALUES ('a', 'uid:1000', 's', 'sb-1', 'drop', 'uid:1000', 1000, 1300, 'pending', '', '', 0);
-PRAGMA user_version=1;
-"""
-"""A file as the first version wrote it."""
-
-
+@pytest.mark.parametrize("format", range(1, len(former_files.APPROVALS) + 1))
 async def test_a_file_of_the_former_format_is_taken_over_and_its_questions_can_be_answered(
-    tmp_path: Path, reopened: Opener
+    tmp_path: Path, reopened: Opener, format: int
 ) -> None:
-    with contextlib.closing(sqlite3.connect(tmp_path / "approvals.sqlite")) as former:
-        former.executescript(FORMER)
+    former_files.write(tmp_path / "approvals.sqlite", former_files.APPROVALS[:format])
     async with reopened() as approvals:
         approvals.keep_only({SANDBOX})
         found = approvals.find(ALICE, "a")
-        assert (found.is_pending, found.is_gate) == (True, False)
+        assert found == Approval(
+            approval_id=ApprovalId("a"),
+            owner=ALICE,
+            session_id=SESSION,
+            sandbox=SANDBOX,
+            action="drop",
+            asked_by=AGENT,
+            asked_at=1000.0,
+            expires_at=1300.0,
+        )
         assert (await _decide(approvals, found)).status is ApprovalStatus.APPROVED
     async with reopened() as approvals:
         assert approvals.find(ALICE, "a").decided_by == PERSON
+        answered = [each for each in approvals.of(ALICE, finished=True) if each.approval_id == "b"]
+    if format > 1:
+        (old,) = answered
+        assert (old.action, old.asked_at, old.status, old.is_gate) == (
+            "two\nlines",
+            900.5,
+            ApprovalStatus.REJECTED,
+            True,
+        )
+        assert (old.decided_by, old.reason, old.decided_at) == ("key:phone", "no", 950.25)

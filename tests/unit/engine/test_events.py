@@ -12,6 +12,7 @@ import pytest
 from k8e.engine.events import EventLog
 from k8e.engine.settings import KeptLimits
 from k8e.model import OwnerId, SessionId
+from tests.support import former_files
 
 pytestmark = pytest.mark.anyio
 
@@ -74,6 +75,18 @@ async def test_what_was_there_before_a_restart_counts(tmp_path: Path) -> None:
         found = await _all(log, HERE)
         log.close()
         assert sum(len(json.dumps(each)) for each in found) <= KEPT.events_per_session * 1.5
+
+
+async def test_a_file_that_an_earlier_version_wrote_is_read_and_written_on(tmp_path: Path) -> None:
+    path = tmp_path / "events.sqlite"
+    former_files.write(path, former_files.EVENTS)
+    log = EventLog(path, KEPT, clock=lambda: 2.0)
+    log.add(OWNER, HERE, "more")
+    assert await _all(log, HERE) == [
+        {"seq": 1, "time": 1.5, "session_id": HERE, "event": "session.created", "warm": True},
+        {"seq": 2, "time": 2.0, "session_id": HERE, "event": "more"},
+    ]
+    log.close()
 
 
 async def test_one_long_event_is_cut_and_says_so(log: EventLog) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from k8e.engine import gates as asking
 from k8e.engine.questions import Wider
-from k8e.engine.session import spec_from_json, spec_to_json
+from k8e.engine.store.codec import decoder, encoded
 from k8e.errors import InvalidSpec
 from k8e.model import Argv, Code, Command, EgressMode, Gates, Language, SessionSpec, Shell
 
@@ -37,12 +37,10 @@ def test_gates_only_ever_add_up() -> None:
 
 def test_what_is_written_down_comes_back_and_an_old_session_has_none() -> None:
     spec = SessionSpec(gates=FULL)
-    assert spec_from_json(spec_to_json(spec)) == spec
-    old = json.loads(spec_to_json(spec))
+    assert decoder(SessionSpec)(encoded(spec)) == spec
+    old = json.loads(encoded(spec))
     del old["gates"]
-    assert spec_from_json(json.dumps(old)).gates == Gates()
-    assert asking.gates_from(json.loads(json.dumps(asking.gates_to_json(FULL)))) == FULL
-    assert asking.gates_to_json(Gates()) == {}
+    assert decoder(SessionSpec)(json.dumps(old)).gates == Gates()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from k8e.engine import labels
 from k8e.engine.labels import SELECTORS, VALUE_BYTES
-from k8e.engine.session import spec_from_json, spec_to_json
+from k8e.engine.store.codec import decoder, encoded
 from k8e.errors import InvalidSpec
 from k8e.model import SessionSpec
 
@@ -139,7 +139,7 @@ def test_a_selector_is_bounded() -> None:
 
 def test_labels_are_kept_and_a_record_from_before_them_has_none() -> None:
     spec = SessionSpec(labels={"env": "prod", "note": "中文"})
-    assert spec_from_json(spec_to_json(spec)) == spec
-    former = json.loads(spec_to_json(spec))
+    assert decoder(SessionSpec)(encoded(spec)) == spec
+    former = json.loads(encoded(spec))
     del former["labels"]
-    assert spec_from_json(json.dumps(former)) == dataclasses.replace(spec, labels={})
+    assert decoder(SessionSpec)(json.dumps(former)) == dataclasses.replace(spec, labels={})

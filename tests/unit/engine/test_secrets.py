@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k8e.engine.secrets import MASK, MAX_PER_OWNER, MAX_VALUE_BYTES, Secrets, check_references, mask
-from k8e.engine.session import spec_from_json, spec_to_json
+from k8e.engine.secrets import MASK, MAX_PER_OWNER, MAX_VALUE_BYTES, SECRETS, Secrets, check_references, mask
+from k8e.engine.store import Store
+from k8e.engine.store.codec import decoder, encoded
 from k8e.errors import Exhausted, HostUnsupported, InvalidSpec, StoreFailed
 from k8e.identity.sealing import FileSealer
 from k8e.model import Brokered, EgressMode, Grant, OwnerId, SecretRef, SessionSpec
+from tests.support import former_files
 
 pytestmark = pytest.mark.anyio
 
@@ -63,11 +65,13 @@ async def test_another_owners_secret_does_not_exist(secrets: Secrets) -> None:
     assert secrets.value(ALICE, "a", "x") == VALUE
 
 
-async def test_a_row_moved_to_another_owner_does_not_open(secrets: Secrets, tmp_path: Path) -> None:
+async def test_a_record_moved_to_another_owner_does_not_open(secrets: Secrets, tmp_path: Path) -> None:
     await secrets.set(ALICE, "a", "x", VALUE)
-    with sqlite3.connect(tmp_path / "secrets.sqlite") as db:
-        db.execute("UPDATE secrets SET owner=?", (MALLORY,))
-    db.close()
+    file = Store(tmp_path / "secrets.sqlite", "secrets")
+    (kept,) = file.load(SECRETS)
+    await file.commit(SECRETS.put(replace(kept.record, owner=MALLORY)))
+    file.close()
+    assert secrets.value(ALICE, "a", "x") == VALUE, "the control"
     with pytest.raises(StoreFailed):
         secrets.value(MALLORY, "a", "x")
 
@@ -112,6 +116,21 @@ async def test_an_owner_may_have_so_many_and_no_more(secrets: Secrets) -> None:
     await secrets.set(MALLORY, "one-more", "x", b"v")
 
 
+async def test_a_file_of_the_former_format_is_taken_over_and_its_secrets_open(tmp_path: Path) -> None:
+    path, sealer = tmp_path / "secrets.sqlite", FileSealer(tmp_path / "key")
+    raw = bytes(range(1, 256))
+    sealed = sealer.seal(raw, context=json.dumps([ALICE, "github", "token"]).encode())
+    row = ("INSERT INTO secrets VALUES (?,?,?,?,?)", (ALICE, "github", "token", sealed, 1763500000.1234567))
+    former_files.write(path, former_files.SECRETS, row)
+    for _ in range(2):
+        secrets = Secrets(path, sealer)
+        assert secrets.value(ALICE, "github", "token") == raw
+        (view,) = secrets.list(ALICE)
+        assert (view.name, view.keys, view.updated_at) == ("github", ("token",), 1763500000.1234567)
+        secrets.close()
+    assert path.stat().st_mode & 0o077 == 0
+
+
 async def test_without_a_key_nothing_is_kept(tmp_path: Path) -> None:
     store = Secrets(tmp_path / "secrets.sqlite", None)
     with pytest.raises(HostUnsupported):
@@ -149,11 +168,11 @@ def test_references_that_make_sense_are_accepted_and_come_back_from_the_store_of
         brokered=(Brokered(secret_name="a", key="k", env_var="C", host="h.example"),),
     )
     check_references(spec)
-    assert spec_from_json(spec_to_json(spec)) == replace(spec, env={"A": "1"})
+    assert decoder(SessionSpec)(encoded(spec)) == replace(spec, env={"A": "1"})
 
 
 def test_a_session_written_before_there_were_secrets_is_still_read() -> None:
-    assert spec_from_json('{"runtime": "gvisor", "limits": {}, "allowed_hosts": []}') == SessionSpec()
+    assert decoder(SessionSpec)('{"runtime": "gvisor", "limits": {}, "allowed_hosts": []}') == SessionSpec()
 
 
 def test_no_printed_form_holds_a_value() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from k8e.engine.store import Store
 from k8e.engine.substrate import Substrate
-from k8e.engine.workspaces import Workspaces
+from k8e.engine.workspaces import WORKSPACES, Workspaces
 from k8e.errors import Conflict, NotFound
 from k8e.model import MIB, OwnerId, WorkspaceId
 
@@ -77,7 +77,7 @@ async def _let_it_come_as_far_as_it_can(store: Store) -> None:
 
 
 def _written(store: Store) -> list[str]:
-    return [row["id"] for row in store.rows("SELECT id FROM workspaces")]
+    return [stored.record.workspace for stored in store.load(WORKSPACES)]
 
 
 async def test_who_asks_for_a_workspace_that_is_being_deleted_gets_a_new_one_that_stays(
