@@ -44,6 +44,9 @@ Connect = Callable[[Callable[[], asyncio.BaseProtocol]], Awaitable[object]]
 """Opens a byte transport and gives it to the protocol that it is handed."""
 
 _OUTPUT_BYTES = 512 * 1024
+_MANY_ITEMS = 256
+"""That wait in one stream; up to here pieces of different channels are received in the order in which they came."""
+_SMALL_BYTES = 4096
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -96,6 +99,8 @@ class Stream:
         self._core = core
         self._number = number
         self._items: deque[Data | Event | Ended] = deque()
+        self._newest: dict[int, Data] = {}
+        """Of each channel what came last, as long as nobody has received it."""
         self._outboxes: dict[int, Outbox] = {}
         self._resumed: dict[int, int] = {}
         self._changed = asyncio.Event()
@@ -113,6 +118,8 @@ class Stream:
                 return None
             await self._change()
         item = self._items.popleft()
+        if isinstance(item, Data) and self._newest.get(item.channel) is item:
+            del self._newest[item.channel]
         if isinstance(item, Ended):
             self._ended = item
             if item.error is not None:
@@ -206,9 +213,25 @@ class Stream:
             self._resumed[item.channel] = item.offset
         elif isinstance(item, Finished):
             self._items.append(Event("eof", {"channel": item.channel, "offset": item.offset}))
-        elif isinstance(item, Data | Event | Ended):
+        elif isinstance(item, Data):
+            self._keep(item)
+        elif isinstance(item, Event | Ended):
             self._items.append(item)
         self.wake()
+
+    def _keep(self, data: Data) -> None:
+        """Behind many pieces that wait, small ones are joined: else a window of single bytes would cost 100 times its size."""
+        newest = self._newest.get(data.channel)
+        if (
+            newest is not None
+            and len(self._items) >= _MANY_ITEMS
+            and len(newest.payload) + len(data.payload) <= _SMALL_BYTES
+            and newest.offset + len(newest.payload) == data.offset
+        ):
+            newest.payload += data.payload
+            return
+        self._items.append(data)
+        self._newest[data.channel] = data
 
 
 class _Core:

@@ -57,8 +57,6 @@ class ProtocolError(Exception):
 
 def frame(stream: int, kind: int, payload: bytes = b"") -> bytes:
     """A control frame."""
-    if len(payload) > MAX_FRAME:
-        raise ValueError("a control message of %d bytes exceeds the frame limit of %d" % (len(payload), MAX_FRAME))
     return _HEADER.pack(stream, kind, 0, len(payload)) + payload
 
 

@@ -22,6 +22,7 @@ from .frames import (
     EVENT,
     HELLO,
     MAX_DATA,
+    MAX_FRAME,
     OPEN,
     RESUME,
     ProtocolError,
@@ -47,6 +48,8 @@ __all__ = ["Mux"]
 _EVENTS = 255
 """The channel number under which events are acknowledged, counted in payload bytes."""
 _MAX_STREAMS = 4096
+_MAX_CHANNELS = 4
+"""Of a stream, on which one end receives: each has a window of its own."""
 _MAX_WORDS = 4096
 """Of the text of an error, in characters."""
 _DIGITS = 20
@@ -117,6 +120,7 @@ class _Stream:
         "intakes",
         "is_abandoned",
         "is_resuming",
+        "may_skip",
         "sizes",
         "tail",
     )
@@ -132,6 +136,21 @@ class _Stream:
         self.events_sent = self.events_received = self.events_acked = 0
         self.is_abandoned = False
         self.is_resuming = False
+        self.may_skip = False
+        """Whether the peer may leave out what it no longer has."""
+
+    def intake(self, channel: int) -> _Intake:
+        """What was received on a channel, from its first byte on.
+
+        Raises:
+            ProtocolError: the peer sends on more channels than any operation has.
+        """
+        intake = self.intakes.get(channel)
+        if intake is None:
+            if len(self.intakes) >= _MAX_CHANNELS:
+                raise ProtocolError("data on more than %d channels" % _MAX_CHANNELS)
+            intake = self.intakes[channel] = _Intake(may_skip=self.may_skip)
+        return intake
 
 
 class Mux:
@@ -176,6 +195,7 @@ class Mux:
         stream = self._streams[number] = _Stream()
         if offsets is not None:
             stream.is_resuming = True
+            stream.may_skip = may_skip
             stream.intakes = {channel: _Intake(offset, may_skip) for channel, offset in offsets.items()}
         self._control.append(request)
         return number
@@ -395,13 +415,16 @@ class Mux:
             return None
         if channel == _EVENTS:
             raise ProtocolError("data on the event channel")
-        stream.intakes.setdefault(channel, _Intake()).take(offset, len(payload), window(channel))
+        if not payload:
+            # It would use nothing of the window, and so cost its receiver memory without a bound.
+            raise ProtocolError("data without a byte")
+        stream.intake(channel).take(offset, len(payload), window(channel))
         return Data(channel, offset, payload)
 
     def _finished(self, stream: _Stream, channel: int, offset: int) -> Optional[Item]:
         if stream.is_abandoned:
             return None
-        intake = stream.intakes.setdefault(channel, _Intake())
+        intake = stream.intake(channel)
         intake.take(offset, 0, window(channel))
         intake.is_finished = True
         return Finished(channel, offset)
@@ -493,8 +516,16 @@ def _ended(body: Fields) -> Ended:
 
 
 def _pack(fields: Mapping[str, Json]) -> bytes:
+    """The payload of a control frame.
+
+    Raises:
+        ValueError: it does not fit; looked at here, because an error while frames are sent would lose those of others.
+    """
     # ensure_ascii keeps lone surrogates, so any file name survives the trip.
-    return json.dumps(fields, separators=(",", ":")).encode("ascii")
+    payload = json.dumps(fields, separators=(",", ":")).encode("ascii")
+    if len(payload) > MAX_FRAME:
+        raise ValueError("a control message of %d bytes exceeds the frame limit of %d" % (len(payload), MAX_FRAME))
+    return payload
 
 
 def _unpack(payload: bytes) -> Fields:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from k8e.wire import frames
-from k8e.wire.aio import Link, LinkLost, ProtocolError
+from k8e.wire.aio import Data, Link, LinkLost, ProtocolError, RemoteError
 from tests.support.credentials import CREDENTIALS
 
 pytestmark = pytest.mark.anyio
@@ -118,3 +119,35 @@ async def test_a_request_that_fits_no_frame_is_refused_here(tmp_path: Path) -> N
     ):
         with pytest.raises(ValueError, match="frame limit"):
             await link.open("exec", {"code": "x" * 2_000_000})
+
+
+async def test_single_bytes_that_nobody_receives_cost_little_more_than_their_size(tmp_path: Path) -> None:
+    count = 100_000
+    sent = b"".join(
+        frames.data_head(1, channel, offset, 1) + b"%d" % channel for offset in range(count) for channel in (1, 2)
+    )
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HELLO)
+        await reader.readuntil(b'"op"')
+        writer.write(sent + frames.frame(1, frames.END, b'{"error":{"code":"over","message":""}}'))
+        await writer.drain()
+        await reader.read()
+
+    async with peer(tmp_path / "s", talk) as path, await Link.dial(path, CREDENTIALS, timeout_s=PATIENCE_S) as link:
+        stream = await link.open("x", {})
+        tracemalloc.start()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not stream.has_failed("over"):
+                    await asyncio.sleep(0.01)
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        received = {1: b"", 2: b""}
+        with suppress(RemoteError):
+            while isinstance(item := await stream.receive(), Data):
+                assert item.offset == len(received[item.channel])
+                received[item.channel] += item.payload
+        assert received == {1: b"1" * count, 2: b"2" * count}
+        assert held < 10 * 2 * count

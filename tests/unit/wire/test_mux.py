@@ -251,9 +251,61 @@ def test_only_a_follower_may_be_given_less_than_everything() -> None:
     for may_skip, is_accepted in ((True, True), (False, False)):
         dialer = Mux(is_dialer=True)
         number = dialer.open("follow", {}, offsets={1: 0}, may_skip=may_skip)
-        ahead = Decoder().feed(b"".join((frames.data_head(number, 1, 0, 0), frames.data_head(number, 1, 500, 0))))
+        dialer.receive(Decoder().feed(frames.data_head(number, 1, 0, 1) + b"x"))
+        dialer.ack(number, 1, 1)
+        ahead = Decoder().feed(frames.data_head(number, 1, 500, 1) + b"y")
         if is_accepted:
-            assert [item for _, item in dialer.receive(ahead)] == [Data(1, 0, b""), Data(1, 500, b"")]
+            assert [item for _, item in dialer.receive(ahead)] == [Data(1, 500, b"y")]
         else:
             with pytest.raises(ProtocolError):
                 dialer.receive(ahead)
+
+
+@pytest.mark.parametrize("asked_from", [{}, {"_1": 0}])
+def test_a_follower_skips_what_is_gone_whether_or_not_it_said_where_to_begin(asked_from: dict[str, int]) -> None:
+    ends = Ends()
+    offsets = {int(name[1:]): offset for name, offset in asked_from.items()}
+    number = ends.dialer.open("follow", {}, offsets=offsets, may_skip=True)
+    ends.to(ends.acceptor)
+    outbox = Outbox()
+    ends.acceptor.attach(number, 1, outbox, is_follower=True)
+    outbox.append(b"a" * WINDOW)
+    ends.acceptor.wake(number)
+    assert sum(len(item.payload) for _, item in ends.to(ends.dialer) if isinstance(item, Data)) == WINDOW
+    # Its reader goes on, and this one has not acknowledged anything.
+    outbox.ack(WINDOW)
+    outbox.append(b"b" * WINDOW)
+    outbox.ack(2 * WINDOW)
+    outbox.append(b"c")
+    ends.dialer.ack(number, 1, WINDOW)
+    ends.to(ends.acceptor)
+    ends.acceptor.wake(number)
+    assert ends.to(ends.dialer) == [(number, Data(1, 2 * WINDOW, b"c"))]
+
+
+def test_data_that_uses_nothing_of_a_window_is_refused() -> None:
+    ends = Ends()
+    number = opened(ends)
+    with pytest.raises(ProtocolError, match="without a byte"):
+        ends.dialer.receive(Decoder().feed(frames.data_head(number, 1, 0, 0)))
+
+
+def test_a_stream_has_only_so_many_channels_each_with_its_window() -> None:
+    ends = Ends()
+    number = opened(ends)
+    said = b"".join(frames.data_head(number, channel, 0, 1) + b"x" for channel in range(1, 5))
+    assert len(ends.dialer.receive(Decoder().feed(said))) == 4, "the control"
+    with pytest.raises(ProtocolError, match="more than 4 channels"):
+        ends.dialer.receive(Decoder().feed(frames.data_head(number, 5, 0, 1) + b"x"))
+
+
+def test_a_message_that_fits_no_frame_costs_others_nothing() -> None:
+    ends = Ends()
+    first, second = opened(ends), opened(ends)
+    ends.acceptor.event(second, "kept", {})
+    with pytest.raises(ValueError, match="frame limit"):
+        ends.acceptor.end(first, {"long": "x" * 2_000_000})
+    ends.acceptor.fail(first, "internal", "it was too long")
+    items = ends.to(ends.dialer)
+    assert (second, Event("kept", {})) in items
+    assert (first, Ended({}, ("internal", "it was too long"))) in items
