@@ -16,6 +16,7 @@ import pytest
 from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings
 from k8e.errors import HostUnsupported, SandboxFailed, SandboxLost
+from k8e.lifecycle import Phase
 from k8e.model import MIB, Runtime, SandboxId, SessionSpec, Template
 from k8e.server import local_settings
 from k8e.settings import ServerSettings
@@ -116,7 +117,9 @@ async def test_its_death_is_told_with_the_cause_that_its_driver_names(engine: En
         async with asyncio.timeout(TIMEOUT_S):
             _kill(machine, sandbox)
             assert (await machine.death(sandbox)).detail == "its monitor ended"
-        assert not machine.alive(sandbox)
+            assert not machine.alive(sandbox)
+            while engine.get_session(OWNER, cell.id).phase is not Phase.FAILED:
+                await asyncio.sleep(0.01)
         with pytest.raises(SandboxLost):
             await cell.sh("true")
         assert (await neighbour.sh("echo fine")).stdout == b"fine\n"

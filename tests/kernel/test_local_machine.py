@@ -27,6 +27,7 @@ from k8e.substrate.local.runtimes import agent_socket
 from k8e.substrate.local.runtimes.driver import LocalSandbox
 from k8e.substrate.local.runtimes.oci import OciDriver
 from k8e.substrate.local.runtimes.overlay import OverlayRoots
+from k8e.substrate.local.turns import Turns
 from tests.support.bare_sandboxes import Bare, Boxes, standin_settings
 from tests.support.credentials import CREDENTIALS
 from tests.support.sandbox_traces import is_gone, sandbox_traces
@@ -147,7 +148,7 @@ async def test_a_removal_during_creation_waits_and_removes_what_was_built(
     substrate: LocalMachine, monkeypatch: pytest.MonkeyPatch, place: type, step: str
 ) -> None:
     loop, reached, may_go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-    real = getattr(place, step)
+    real, join = getattr(place, step), Turns._join
     sandbox = _name(f"overlap-{step.strip('_')}")
 
     def announce(itself: object, building: LocalSandbox, *more: object) -> None:
@@ -157,12 +158,18 @@ async def test_a_removal_during_creation_waits_and_removes_what_was_built(
             may_go_on.wait(TIMEOUT_S)
         real(itself, building, *more)
 
+    def joined(turns: Turns, name: str) -> threading.Lock:
+        lock = join(turns, name)
+        if name == sandbox and reached.is_set():
+            may_go_on.set()  # the removal waits for its turn
+        return lock
+
     monkeypatch.setattr(place, step, announce)
+    monkeypatch.setattr(Turns, "_join", joined)
     template = Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB)
     creating = asyncio.ensure_future(substrate.create(sandbox, template, CREDENTIALS))
     async with asyncio.timeout(TIMEOUT_S):
         await reached.wait()
-        loop.call_soon(may_go_on.set)  # when the removal waits for its turn
         await substrate.destroy(sandbox)
         with pytest.raises(SandboxFailed):
             await creating

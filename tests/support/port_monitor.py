@@ -16,6 +16,8 @@ import threading
 import time
 from pathlib import Path
 
+__all__ = ["main"]
+
 _NAMESPACES = ("--mount", "--propagation", "slave", "--pid", "--net", "--ipc", "--uts")
 _AGENT_SOCKET = ".k8e-run/agent.sock"
 _PIECE = 64 * 1024
