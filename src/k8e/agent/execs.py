@@ -37,6 +37,8 @@ _PTY_EOF = b"\x04"
 _EXIT_NOT_FOUND = 127
 _EXIT_NOT_RUNNABLE = 126
 _MAX_ATTEMPTS = 4
+_SHOWN_CHARS = 256
+"""Of a program's name, in a list."""
 _MAX_FOLLOWERS = 16
 """Streams that read one command beside its reader."""
 
@@ -124,7 +126,7 @@ class Exec:
             "pid": self.pid,
             "pty": self.has_terminal,
             "input": self._is_reading,
-            "program": self._program,
+            "program": self._program[:_SHOWN_CHARS],
             "started_at": self._started_at,
         }
 
@@ -196,7 +198,7 @@ class Exec:
         set_size(master, *(launch.size or (24, 80)))
         if launch.user is not None:
             os.fchown(slave, launch.user[0], launch.user[1])
-        self._connect({1: master}, os.dup(master), _PTY_EOF)
+        self._connect({1: master}, os.dup(master))
         fds = [slave, os.dup(slave), os.dup(slave)]
         if foreground.is_needed():
             self._witness = foreground.Witness()
@@ -215,9 +217,9 @@ class Exec:
         self._connect({1: out, 2: err}, stdin)
         return [child_in, child_out, child_err]
 
-    def _connect(self, outputs: Mapping[int, int], stdin: int, eof: bytes = b"") -> None:
+    def _connect(self, outputs: Mapping[int, int], stdin: int) -> None:
         self._readers = {channel: Reader(self._loop, fd, self._output) for channel, fd in outputs.items()}
-        self._writer = Writer(self._loop, stdin, eof)
+        self._writer = Writer(self._loop, stdin)
         self._writer.on_delivered = self._delivered
         early, self._early_input = self._early_input, []
         for data in early:
@@ -464,7 +466,10 @@ class Exec:
         return self._writer is not None and self._writer.has_room
 
     def finish_input(self) -> None:
-        """No more input."""
+        """No more input. At a terminal the program that reads is told so, and whatever reads next may be given more."""
+        if self.has_terminal and self._writer is not None:
+            self._writer.feed(_PTY_EOF)
+            return
         self._is_input_finished = True
         if self._writer is not None:
             self._writer.finish()

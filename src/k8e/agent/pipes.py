@@ -105,10 +105,9 @@ def _queued(fd: int) -> int:
 class Writer:
     """A command's standard input."""
 
-    def __init__(self, loop: Loop, fd: int, eof: bytes = b"") -> None:
+    def __init__(self, loop: Loop, fd: int) -> None:
         self.fd = fd
         self._loop = loop
-        self._eof = eof
         self._pending = b""
         self._is_finished = False
         self.on_delivered: Callable[[], None] = lambda: None
@@ -139,7 +138,6 @@ class Writer:
         """Close once everything is written."""
         if not self._is_finished:
             self._is_finished = True
-            self._pending += self._eof
             self._write(0)
 
     def _write(self, events: int) -> None:

@@ -104,7 +104,7 @@ class ExecCalls(Resuming):
             yield output_item(message)
 
     async def execs(self, session_id: str) -> list[ExecInfo]:
-        """Every command, background run and terminal's program that callers have started in a session, oldest first.
+        """Every command, background run and terminal's program of a session that runs, or whose end was not told yet, oldest first.
 
         The `exec_id` of a run is its run's id, and of a terminal its terminal's.
         """
@@ -147,7 +147,7 @@ class ExecCalls(Resuming):
         return True
 
     async def signal_exec(self, session_id: str, exec_id: str, signal: int = 15) -> None:
-        """Signal any of them; 9 ends everything it started. Raises: NotFound once it has ended and is forgotten."""
+        """Signal any of them, 1 to 64; 9 ends everything it started. Raises: NotFound once it has ended and is forgotten."""
         request = pb.SignalExecRequest(session_id=session_id, exec_id=exec_id, signal=signal)
         await self._call(self._stub.SignalExec, request, timeout_s=QUICK_S)
 

@@ -38,8 +38,6 @@ REPEATABLE: tuple[type[Message], ...] = (
     pb.PollRunRequest,
     pb.ListRunsRequest,
     pb.ListExecsRequest,
-    pb.SignalExecRequest,
-    pb.KillRunRequest,
     pb.GetProcessesRequest,
     pb.GetEventsRequest,
     pb.GetTranscriptRequest,
@@ -65,10 +63,16 @@ REPEATABLE: tuple[type[Message], ...] = (
 )
 """What may be asked twice: it only looks, or its second time changes nothing more."""
 
+_SIGKILL = 9
+
 
 def is_repeatable(request: Message) -> bool:
-    """A command with a name of its own runs once, however often it is asked for."""
-    return isinstance(request, REPEATABLE) or (isinstance(request, pb.ExecRequest) and bool(request.exec_id))
+    """A command with a name of its own runs once, however often it is asked for, and what was killed stays killed."""
+    if isinstance(request, pb.ExecRequest):
+        return bool(request.exec_id)
+    if isinstance(request, pb.SignalExecRequest | pb.KillRunRequest):
+        return request.signal in (0, _SIGKILL)
+    return isinstance(request, REPEATABLE)
 
 
 Q = TypeVar("Q", bound="Message")

@@ -28,7 +28,7 @@ from k8e.engine.resumable import IN_SANDBOX_BYTES, ResumableCommands
 from k8e.engine.secrets import Secrets
 from k8e.engine.session import Session, Use
 from k8e.engine.sessions import Sessions
-from k8e.errors import Exhausted, HostUnsupported, InvalidSpec, SandboxFailed
+from k8e.errors import Exhausted, HostUnsupported, InvalidSpec, K8eError, SandboxFailed
 from k8e.loop_turns import InTurns
 from k8e.model import MIB, Command, Denial, ExecResult, Outcome, ProcessInfo, Reason, SandboxId
 from k8e.random_ids import new_id
@@ -44,7 +44,7 @@ _INPUT_LONGEST_PAUSE_S: Final = 0.1
 _INPUT_WAIT_S: Final = 10.0
 """For a command that does not read; then the caller asks again."""
 _ARGS_CHARS: Final = 4096
-
+_PROGRAM_CHARS: Final = 256
 
 RECORDED_PER_OWNER = 64 * MIB
 RECORDED = 256 * MIB
@@ -104,7 +104,7 @@ class Commands:
         stream = ProcessStream(
             box, process.id, self._tasks, timeout_s=timeout_s, keep_in_sandbox_bytes=keep_in_sandbox_bytes
         )
-        self._read(
+        self._register(
             process,
             Reading(
                 stream=stream,
@@ -119,8 +119,8 @@ class Commands:
         digest = args["digest"] = _digest(args) if resumable is not None else ""
         try:
             await (stream.attach({}, digest=digest) if is_known else stream.start(args))
-        except BaseException:
-            await process.close(kill=not is_known)
+        except BaseException as error:
+            await process.close(kill=not is_known, was_refused=isinstance(error, K8eError))
             raise
 
     def _check_room(self, session: Session) -> None:
@@ -128,20 +128,27 @@ class Commands:
         if running >= self._at_once:
             raise Exhausted(f"session {session.session_id} already runs {running} commands: wait for one to end")
 
-    def _read(self, process: Process, reading: Reading) -> None:
-        """From now on it is known by its id; a reader who comes again takes the place of the one before."""
-        processes = self._processes.setdefault(process.session, {})
+    def _register(self, process: Process, reading: Reading) -> None:
+        """From now on it is known by its id. A reader who comes again takes the place of the one before, unless refused."""
+        session, processes = process.session, self._processes.setdefault(process.session, {})
         if (before := processes.get(process.id)) is not None:
-            before.take_over()
+            before.replace_reader()
         processes[process.id] = process
 
-        def over() -> None:
-            if processes.get(process.id) is process:
-                del processes[process.id]
+        def ended(was_refused: bool) -> None:
+            # The session's table, which may be a newer one than when this was registered.
+            processes = self._processes.get(session, {})
+            if processes.get(process.id) is not process:
+                return
+            del processes[process.id]
+            if before is not None and was_refused:
+                before.restore_reader()
+                if before.is_being_read:
+                    processes[process.id] = before
             if not processes:
-                self._processes.pop(process.session, None)
+                del self._processes[session]
 
-        process.read_from(reading, over=over)
+        process.read_from(reading, ended=ended)
 
     def title(self, session: Session, command: Command) -> str:
         """The beginning of its text; values of secrets are masked."""
@@ -194,8 +201,8 @@ class Commands:
     async def follow(self, session: Session, exec_id: str, offsets: Mapping[int, int]) -> Follower:
         """Read it from its sandbox, beside whoever else does, from these offsets or from what is still there.
 
-        It counts as a command that runs: as much of its output can wait here to be read. Raises: SandboxLost, Exhausted;
-        NotFound once it is read.
+        It counts as a command that runs: as much of its output can wait here to be read. Raises: SandboxLost, Exhausted.
+        Where there is no such process, reading the follower raises NotFound.
         """
         self._check_room(session)
         stream = ProcessStream(session.live_box(), check_client_id(exec_id, field="exec_id"), self._tasks)
@@ -223,16 +230,21 @@ class Commands:
         Waits a while for it to read. Raises: NotFound, SandboxLost, SandboxFailed.
         """
         whole = {"id": exec_id, "append": True, "data": base64.b64encode(data).decode("ascii"), "is_last": is_last}
+        only_asking = {**whole, "data": "", "is_last": False}
+        args = whole
         pause_s, until = _INPUT_PAUSE_S, time.monotonic() + _INPUT_WAIT_S
         using = Use(session)
         try:
             while True:
-                answer = await ask(session, "input", whole, kind="command", name=exec_id)
-                is_taken, is_open = answer.get("taken") is True, answer.get("open") is True
+                answer = await ask(session, "input", args, kind="command", name=exec_id)
+                is_taken, is_open = args is whole and answer.get("taken") is True, answer.get("open") is True
                 if is_taken or not is_open or time.monotonic() > until:
                     return is_taken, is_open
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, _INPUT_LONGEST_PAUSE_S)
+                if not answer.get("room"):
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(pause_s * 2, _INPUT_LONGEST_PAUSE_S)
+                # Sent whole only where it will be taken.
+                args = whole if answer.get("room") and args is only_asking else only_asking
         finally:
             using()
 
@@ -326,7 +338,7 @@ class Commands:
         """
         box = process.session.live_box()
         stream = ProcessStream(box, process.id, self._tasks, keep_in_sandbox_bytes=keep_in_sandbox_bytes)
-        self._read(
+        self._register(
             process,
             Reading(
                 stream=stream,
@@ -338,13 +350,19 @@ class Commands:
         try:
             await stream.attach(offsets)
         except BaseException as error:
-            await process.close(kill=stop and isinstance(error, asyncio.CancelledError))
+            await process.close(
+                kill=stop and isinstance(error, asyncio.CancelledError), was_refused=isinstance(error, K8eError)
+            )
             raise
 
     async def take_over(self, session: Session, exec_id: str, offsets: Mapping[int, int], *, stop: bool) -> Process:
-        """A foreground command again, whose reader was lost: from the offsets on. Raises: NotFound once it is read."""
+        """A foreground command again, whose reader was lost: from the offsets on.
+
+        Raises: SandboxLost. Where there is no such command, reading the process raises NotFound.
+        """
         ours = self._processes.get(session, {}).get(exec_id)
-        process = Process(session, exec_id, self._tasks, title=ours.title if ours is not None else "")
+        title, started_at = (ours.title, ours.started_at) if ours is not None else ("", None)
+        process = Process(session, exec_id, self._tasks, title=title, started_at=started_at)
         await self.attach(process, offsets, keep_in_sandbox_bytes=IN_SANDBOX_BYTES, is_resumable=True, stop=stop)
         return process
 
@@ -389,6 +407,8 @@ def _view(entry: Mapping[str, Any], ours: Mapping[str, Process]) -> ProcessView:
     """The sandbox's word on what there is; ours on what it is for."""
     exec_id = answers.text(entry, "id", most_bytes=_EXEC_ID_BYTES)
     process = ours.get(exec_id)
+    program = answers.note(entry, "program", most=_PROGRAM_CHARS)
+    started_at = max(0.0, answers.seconds(entry, "started_at"))
     return ProcessView(
         exec_id=exec_id,
         pid=answers.integer(entry, "pid", most=answers.INT32),
@@ -396,8 +416,9 @@ def _view(entry: Mapping[str, Any], ours: Mapping[str, Process]) -> ProcessView:
         has_terminal=entry.get("pty") is True,
         takes_input=entry.get("input") is True,
         is_kept=process is not None and process.output is not None,
-        command=process.title if process is not None else answers.note(entry, "program", most=_ARGS_CHARS),
-        started_at=process.started_at if process is not None else max(0.0, answers.seconds(entry, "started_at")),
+        command=(process.title if process is not None else "") or program,
+        # An agent that was started before an upgrade does not tell.
+        started_at=started_at or (process.started_at if process is not None else 0.0),
     )
 
 

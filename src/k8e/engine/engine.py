@@ -45,7 +45,7 @@ from k8e.engine.substrate import PoolStatus, Substrate
 from k8e.engine.terminals import Terminals, TerminalView
 from k8e.engine.transcript import TranscriptPage
 from k8e.engine.workspaces import Workspaces, WorkspaceView
-from k8e.errors import Conflict, K8eError, NotFound
+from k8e.errors import Conflict, InvalidSpec, K8eError, NotFound
 from k8e.lifecycle import Phase
 from k8e.model import (
     Argv,
@@ -296,19 +296,28 @@ class Engine:
         self, owner: OwnerId, session_id: str, exec_id: str, offsets: Mapping[int, int], *, stop: bool = False
     ) -> Process:
         """A foreground command's output again, in place of who read it; `stop` is for callers who end it when they leave."""
-        return await self._commands.take_over(self._sessions.find(owner, session_id), exec_id, offsets, stop=stop)
+        session = self._sessions.find(owner, session_id)
+        if self._kept_process(session, exec_id) is not None:
+            raise InvalidSpec(
+                f"must be set for {exec_id}, whose output is kept for any number of readers", field="follow"
+            )
+        return await self._commands.take_over(session, exec_id, offsets, stop=stop)
 
     async def follow_exec(
         self, owner: OwnerId, session_id: str, exec_id: str, offsets: Mapping[int, int] | None = None
     ) -> Follower:
         """Any process's output, beside whoever else reads it; it does not wait for this reader."""
         session = self._sessions.find(owner, session_id)
-        kept = [run.process for run in self._runs.of(session)]
-        kept += [terminal.process for terminal in self._terminals.of(session)]
-        process = next((each for each in kept if each.id == exec_id), None)
+        process = self._kept_process(session, exec_id)
         if process is not None:
-            return Follower(process.follow(offsets or {}), offsets or {})
+            return Follower(process.follow(offsets or {}, waits=False), offsets or {}, process=process)
         return await self._commands.follow(session, exec_id, offsets or {})
+
+    def _kept_process(self, session: Session, exec_id: str) -> Process | None:
+        """A background run or a terminal."""
+        kept = [each.process for each in self._runs.of(session)]
+        kept += [each.process for each in self._terminals.of(session)]
+        return next((each for each in kept if each.id == exec_id), None)
 
     async def list_execs(self, owner: OwnerId, session_id: str) -> list[ProcessView]:
         """Every command, background run and terminal's program of a session that its sandbox knows."""

@@ -33,27 +33,36 @@ _HELD_BYTES: Final = 2 * WINDOW
 """Of output that comes before word of the process's start, as it may from one that is attached to."""
 
 
+Place: TypeAlias = Any
+"""Where somebody is in the output that is kept: a value of the store that gave it, and of no use to another."""
+
+
 class OutputStore(Protocol):
-    """What is kept of a process's output, for any number of readers."""
+    """What is kept of a process's output, for any number of viewers."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether something is not kept, though no gap in the offsets shows it."""
+        ...
 
     async def add(self, output: Output) -> None:
         """Keep it; when this returns the sandbox may forget it."""
         ...
 
-    def open(self, offsets: Mapping[int, int]) -> Any:
-        """A reader's place, from these offsets on."""
+    def open(self, offsets: Mapping[int, int], *, waits: bool) -> Place:
+        """A viewer's place, from these offsets on. With `waits` what this viewer has not seen is not dropped."""
         ...
 
-    def read(self, place: Any) -> Output | None:
+    async def read(self, place: Place) -> Output | None:
         """What comes next there; None when nothing more is kept yet."""
         ...
 
-    def taken(self, place: Any, output: Output) -> None:
-        """That reader has it, and asks for more."""
+    def taken(self, place: Place, output: Output) -> None:
+        """That viewer has it, and asks for more."""
         ...
 
-    def close(self, place: Any) -> None:
-        """That reader is gone."""
+    def close(self, place: Place) -> None:
+        """That viewer is gone."""
         ...
 
 
@@ -88,25 +97,41 @@ class ProcessView:
 
 
 class Follower:
-    """One more that reads a process, which does not wait for it: output, then the outcome, and by then whether something was missed."""
+    """One more that reads a process, which does not wait for it: output, then the outcome.
+
+    With the outcome it knows whether it has missed output, and what the process could not reach.
+    """
 
     def __init__(
         self,
         items: AsyncGenerator[Item, None],
         offsets: Mapping[int, int],
         *,
+        process: Process | None = None,
         left: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`left` is called when it is closed."""
+        """`process` is given where the items come from what is kept of it; `left` is called when this is closed."""
         self._items = items
         self._at = dict(offsets)
+        self._process = process
         self._left = left
-        self.truncated = False
+        self._has_missed = False
+
+    @property
+    def truncated(self) -> bool:
+        """Whether there was output that it was not given."""
+        kept = self._process.output if self._process is not None else None
+        return self._has_missed or (kept is not None and kept.truncated)
+
+    @property
+    def denied(self) -> tuple[Denial, ...]:
+        """Hosts that the process was refused, where that is known."""
+        return self._process.denied if self._process is not None else ()
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         async for item in self._items:
             if isinstance(item, Output):
-                self.truncated = self.truncated or item.offset > self._at.get(item.channel, 0)
+                self._has_missed = self._has_missed or item.offset > self._at.get(item.channel, 0)
                 self._at[item.channel] = item.end
             yield item
 
@@ -146,13 +171,19 @@ class Process:
         self._tasks = tasks
         self._reading: Reading | None = None
         self._use: Use | None = None
-        self._over: Callable[[], None] = lambda: None
+        self._on_reading_ended: Callable[[bool], None] = lambda _was_refused: None
         self._replayed: Iterator[Output] = iter(())
         self._held_back: collections.deque[Item] = collections.deque()
         self._last: Output | None = None
         """Given to the reader, who may not have it yet."""
-        self._is_over = False
-        self._is_taken_over = False
+        self._has_heard = False
+        """Whether its sandbox has said anything of it to this reader."""
+        self._is_read_out = False
+        """Whether its one reader has the end, or has left."""
+        self._is_replaced = False
+        """Whether another reader has come for it."""
+        self._is_to_be_killed = False
+        """Whether its reader left to end it when another one had come for it."""
         self._is_told = False
         self._changed = asyncio.Event()
         """Set, and replaced, whenever there is more to read or the end to hear of."""
@@ -160,10 +191,13 @@ class Process:
 
     # --- reading it from its sandbox: for its one reader -------------------------------------------------------------------
 
-    def read_from(self, reading: Reading, *, over: Callable[[], None]) -> None:
-        """From now on it is being read; its session is in use until it ends or is let go of, and then `over` is called."""
+    def read_from(self, reading: Reading, *, ended: Callable[[bool], None]) -> None:
+        """From now on it is being read, and its session is in use until it ends or is let go of.
+
+        Then `ended` is called, with True where the sandbox has refused this reader.
+        """
         self._reading = reading
-        self._over = over
+        self._on_reading_ended = ended
         self._use = Use(self.session)
         if reading.resumable is not None:
             reading.resumable.resume(self.id)
@@ -182,7 +216,7 @@ class Process:
 
     async def started(self) -> int:
         """Wait until it runs; its pid inside, or 0 when it ended or could not start."""
-        stream, held_bytes = self._read().stream, 0
+        stream, held_bytes = self._read_from().stream, 0
         while not self.pid and not (self._held_back and isinstance(self._held_back[-1], Outcome)):
             item = await self._receive(until_started=True)
             if isinstance(item, Output):
@@ -205,7 +239,7 @@ class Process:
 
     async def next(self) -> Item:
         """The next piece of output, or the outcome. Raises: SandboxFailed, NotFound, Conflict when another reader has it."""
-        reading = self._read()
+        reading = self._read_from()
         if (kept := next(self._replayed, None)) is not None:
             reading.stream.skip(kept)
             item: Item | None = kept
@@ -224,7 +258,7 @@ class Process:
         return item
 
     async def _receive(self, *, until_started: bool = False) -> Item | None:
-        reading = self._read()
+        reading = self._read_from()
         last, self._last = self._last, None
         if last is not None and reading.resumable is not None and reading.keeps_output:
             # Before the stream goes on, which lets the sandbox forget it.
@@ -232,9 +266,10 @@ class Process:
         try:
             item = await reading.stream.next(until_started=until_started)
         except Conflict:
-            # Another reader has it now: letting go of it must not end it.
-            self._end_reading()
+            # Either it is another command's name, or another reader has it now: letting go of it must not end it.
+            self._end_reading(was_refused=not self._has_heard)
             raise
+        self._has_heard = True
         if isinstance(item, Output):
             self._last = item
         elif isinstance(item, Outcome):
@@ -243,38 +278,62 @@ class Process:
             self._end_reading()
         return item
 
-    def _end_reading(self) -> None:
-        self._is_over = True
-        self._over()
+    def _end_reading(self, *, was_refused: bool = False) -> None:
+        self._is_read_out = True
+        self._on_reading_ended(was_refused)
         if self._use is not None:
             self._use()
 
-    def _read(self) -> Reading:
+    def _read_from(self) -> Reading:
         if self._reading is None:
             raise SandboxFailed("read a process", "it has not been started")
         return self._reading
 
-    def take_over(self) -> None:
-        """Another reader has come for it: when this one leaves, it goes on."""
-        self._is_taken_over = True
+    @property
+    def is_being_read(self) -> bool:
+        """Whether it has a reader that has neither its end nor left."""
+        return self._reading is not None and not self._is_read_out
 
-    async def close(self, *, kill: bool = True) -> None:
+    def replace_reader(self) -> None:
+        """Another reader has come for it: when this one leaves, it goes on."""
+        self._is_replaced = True
+
+    def restore_reader(self) -> None:
+        """The other one was refused, so it ends when this one leaves: now, if this one has left to end it."""
+        self._is_replaced = False
+        if self._is_to_be_killed:
+            self._abandon(kill=True)
+
+    async def close(self, *, kill: bool = True, was_refused: bool = False) -> None:
         """Let go; unless told otherwise it ends too. Safe to repeat; an end that was read counts as told."""
+        self._leave(kill=kill, was_refused=was_refused)
+
+    def _leave(self, *, kill: bool, was_refused: bool = False) -> None:
         reading = self._reading
         if reading is None:
             return
         self.leave_record()
         self.forget()
-        if self._is_over:
+        if self._is_read_out:
             return
-        is_ours = not (self._is_taken_over or reading.stream.was_taken_over())
-        if reading.resumable is not None and is_ours:
+        if reading.stream.was_taken_over():
+            reading.stream.let_go(kill=False)
+        elif self._is_replaced:
+            self._is_to_be_killed = kill
+            reading.stream.let_go(kill=False)
+        else:
+            self._abandon(kill=kill)
+        self._end_reading(was_refused=was_refused)
+
+    def _abandon(self, *, kill: bool) -> None:
+        """Nobody reads it now."""
+        reading = self._read_from()
+        if reading.resumable is not None:
             if kill:
                 reading.resumable.remove(self.id)
             else:
                 reading.resumable.abandon(self.id)
-        reading.stream.let_go(kill=kill and is_ours)
-        self._end_reading()
+        reading.stream.let_go(kill=kill)
 
     def forget(self) -> None:
         """Let the sandbox drop its record of an end that has been told: nobody will come back for it."""
@@ -288,7 +347,7 @@ class Process:
             reading.resumable.end_delivered(self.id, self._forget_now)
 
     def _forget_now(self) -> None:
-        reading = self._read()
+        reading = self._read_from()
         if reading.resumable is not None:
             reading.resumable.remove(self.id)
         reading.stream.forget()
@@ -344,10 +403,11 @@ class Process:
         self.begun.set()
         self.notify()
 
-    def stop(self, outcome: Outcome) -> None:
+    def stop(self, outcome: Outcome, *, kill: bool = False) -> None:
         """It is no longer ours: read no more of it."""
         if self._reader is not None:
             self._reader.cancel()
+        self._leave(kill=kill)
         self.end(outcome)
 
     def notify(self) -> None:
@@ -361,16 +421,19 @@ class Process:
             await self._changed.wait()
         return self.outcome
 
-    async def follow(self, offsets: Mapping[int, int]) -> AsyncGenerator[Item, None]:
-        """What is kept from the offsets on, then everything that comes, then the outcome. Only where output is kept."""
+    async def follow(self, offsets: Mapping[int, int], *, waits: bool = True) -> AsyncGenerator[Item, None]:
+        """What is kept from the offsets on, then everything that comes, then the outcome. Only where output is kept.
+
+        Unless it `waits` for whoever follows, output may be dropped that they have not seen.
+        """
         output = self.output
         if output is None:
             raise SandboxFailed("follow a process", "nothing of its output is kept here")
-        place = output.open(offsets)
+        place = output.open(offsets, waits=waits)
         try:
             while True:
                 changed, outcome = self._changed, self.outcome
-                while (piece := output.read(place)) is not None:
+                while (piece := await output.read(place)) is not None:
                     yield piece
                     output.taken(place, piece)
                 if outcome is not None:
@@ -384,15 +447,15 @@ class Process:
 
     async def send(self, data: bytes) -> None:
         """Input; waits while it does not read. Raises: SandboxLost, SandboxFailed."""
-        await self._read().stream.send(data)
+        await self._read_from().stream.send(data)
 
     async def send_eof(self) -> None:
         """No more input. Raises: SandboxLost, SandboxFailed."""
-        await self._read().stream.send_eof()
+        await self._read_from().stream.send_eof()
 
     async def signal(self, number: int = SIGKILL) -> bool:
         """Signal it, and whether it could be: 9 ends everything that it started. Raises: SandboxLost, SandboxFailed."""
-        if self._is_over or self.outcome is not None:
+        if self._is_read_out or self.outcome is not None:
             return False
         try:
             await ask(self.session, "kill", {"id": self.id, "signal": number}, kind="command", name=self.id)

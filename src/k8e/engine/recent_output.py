@@ -1,6 +1,7 @@
 """The last output of a process, in memory: for viewers who come, leave and come back.
 
-Viewers who are there miss nothing: the process waits for one that is too far behind.
+A viewer that is waited for misses nothing: the process stands still when that one is too far behind. Others miss what is
+dropped before they have seen it.
 """
 
 from __future__ import annotations
@@ -14,16 +15,20 @@ __all__ = ["RecentOutput"]
 
 
 class _Viewer:
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, *, waits: bool) -> None:
         self.at = at
         """The offset of what it is given next."""
+        self.waits = waits
 
 
 class RecentOutput:
     """Of one channel, as a terminal has."""
 
+    truncated = False
+    """A viewer sees by the offsets what it has missed."""
+
     def __init__(self, *, keep_bytes: int) -> None:
-        """So much is kept for the next viewer, and so much may a viewer be behind."""
+        """So much is kept for the next viewer, and so much may one that is waited for be behind."""
         self._keep_bytes = keep_bytes
         self._bytes = bytearray()
         self._start = 0
@@ -32,19 +37,20 @@ class RecentOutput:
         self._has_moved = asyncio.Event()
         """Set, and replaced, whenever a viewer takes something or leaves."""
 
-    def open(self, offsets: Mapping[int, int]) -> _Viewer:
+    def open(self, offsets: Mapping[int, int], *, waits: bool) -> _Viewer:
         """A viewer's place: at the offset, or where what is kept begins."""
-        viewer = _Viewer(max(self._start, min(offsets.get(STDOUT, 0), self._end())))
+        viewer = _Viewer(max(self._start, min(offsets.get(STDOUT, 0), self._end())), waits=waits)
         self._viewers.add(viewer)
         return viewer
 
     def close(self, viewer: _Viewer) -> None:
-        """It is gone; nobody waits for it any more."""
+        """It is gone, and not waited for any more."""
         self._viewers.discard(viewer)
         self._move()
 
-    def read(self, viewer: _Viewer) -> Output | None:
+    async def read(self, viewer: _Viewer) -> Output | None:
         """What this viewer has not seen yet."""
+        viewer.at = max(viewer.at, self._start)
         payload = bytes(self._bytes[viewer.at - self._start :])
         return Output(STDOUT, viewer.at, payload) if payload else None
 
@@ -55,7 +61,7 @@ class RecentOutput:
 
     async def add(self, output: Output) -> None:
         """Keep it; waits for viewers that lag by all that is kept: a terminal must not lose bytes on its way to a screen."""
-        while self._viewers and self._end() - self._slowest() > self._keep_bytes:
+        while self._end() - self._needed_from() > self._keep_bytes:
             await self._has_moved.wait()
         if output.offset != self._end():
             # After a restart of ours: the sandbox has kept only the last bytes.
@@ -65,17 +71,17 @@ class RecentOutput:
                 viewer.at = output.offset
         self._bytes += output.payload
         surplus = len(self._bytes) - 2 * self._keep_bytes
-        if surplus > 0 and self._viewers:
-            self._drop(min(self._slowest() - self._start, surplus))
-        elif surplus > 0:
-            self._drop(surplus + self._keep_bytes)
+        if surplus > 0:
+            # Half of what is kept at once, because the rest has to be moved.
+            self._drop(min(self._needed_from() - self._start, surplus + self._keep_bytes))
 
     def _drop(self, count: int) -> None:
         del self._bytes[:count]
         self._start += count
 
-    def _slowest(self) -> int:
-        return min(viewer.at for viewer in self._viewers)
+    def _needed_from(self) -> int:
+        """The offset of the first byte that a viewer which is waited for has not seen; the end where there is none."""
+        return min((viewer.at for viewer in self._viewers if viewer.waits), default=self._end())
 
     def _end(self) -> int:
         return self._start + len(self._bytes)

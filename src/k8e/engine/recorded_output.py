@@ -45,6 +45,8 @@ class RecordedOutput:
         self.session = session
         self.has_ended = False
         """Whether nothing more comes: then it may lose its files where others need the room."""
+        self.may_be_removed = False
+        """Whether its run is forgotten: then what is not in its files is not about to be written."""
         self._truncated = truncated
         self._budget = budget
         self._directory = directory
@@ -131,13 +133,19 @@ class RecordedOutput:
 
     # --- for readers ---------------------------------------------------------------------------------------------------
 
-    def open(self, offsets: Mapping[int, int]) -> dict[int, int]:
+    def open(self, offsets: Mapping[int, int], *, waits: bool) -> dict[int, int]:
+        """Nobody need be waited for: what is in a file stays there."""
         return {channel: offsets.get(channel, 0) for channel in _CHANNELS}
 
-    def read(self, place: dict[int, int]) -> Output | None:
+    async def read(self, place: dict[int, int]) -> Output | None:
         for channel, at in place.items():
-            if payload := self._read(channel, at, _CHUNK_BYTES):
+            if at >= self._sizes[channel]:
+                continue
+            # Not on the event loop, which a slow disk must not hold up.
+            if payload := await asyncio.to_thread(self._read, channel, at, _CHUNK_BYTES):
                 return Output(channel, at, payload)
+            if self.may_be_removed:
+                self._leave_out()
         return None
 
     def taken(self, place: dict[int, int], output: Output) -> None:
@@ -193,6 +201,7 @@ class OutputBudget:
         outputs = self._outputs.get(output.session, {})
         if output not in outputs:
             return
+        output.may_be_removed = True
         self.count(output, -output.kept_bytes)
         self._unlist(output)
         del outputs[output]

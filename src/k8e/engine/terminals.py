@@ -184,8 +184,7 @@ class Terminals:
                         await terminal.process.ended()
             await terminal.signal(signal.SIGKILL)
         # Nobody reads it to its end any more, and until then it would keep its session busy.
-        terminal.process.stop(_KILLED)
-        await terminal.process.close()
+        terminal.process.stop(_KILLED, kill=True)
         self._by_id.pop(terminal.terminal_id, None)
         await self._store.commit(TERMINALS.delete(*TERMINALS.key(terminal.record())))
 
@@ -199,13 +198,22 @@ class Terminals:
         session = terminal.session
 
         async def ended(_outcome: Outcome) -> bool:
-            return True  # it is told to whoever looks at it, and to nobody after a restart
+            # Whoever looks at it hears so. A later server has no use for it.
+            self._store.post(TERMINALS.delete(*TERMINALS.key(terminal.record())))
+            self._forget_oldest(session)
+            return True
 
         def afterwards() -> None:
             session.terminals -= 1
 
         self._by_id[terminal.terminal_id] = terminal
         terminal.process.keep_reading(ended, afterwards=afterwards)
+
+    def _forget_oldest(self, session: Session) -> None:
+        """Of those that have ended, a session keeps as many as it may have running; the one that ends now stays."""
+        ended = [each for each in self.of(session) if each.process.outcome is not None]
+        for terminal in ended[: max(0, len(ended) + 1 - self._per_session)]:
+            del self._by_id[terminal.terminal_id]
 
 
 async def _pid(process: Process, command: Command) -> int:

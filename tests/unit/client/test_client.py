@@ -378,6 +378,8 @@ def test_whatever_was_started_is_listed_followed_fed_and_signalled_by_its_id(cli
     end = next(follower)
     assert isinstance(end, Exit)
     assert (end.exit_code, end.truncated) == (0, False)
+    with pytest.raises(InvalidRequest, match="must be 1-64"):
+        client.signal_exec(sid, run_id, 0)
     client.signal_exec(sid, run_id)
     (*_, end) = client.attach_run(run_id)
     assert isinstance(end, Exit)

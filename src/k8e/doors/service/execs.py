@@ -138,7 +138,7 @@ class ExecRpcs:
             try:
                 async for item in follower:
                     if isinstance(item, Outcome):
-                        await call.write(exit_message(item, truncated=follower.truncated))
+                        await call.write(exit_message(item, truncated=follower.truncated, denied=follower.denied))
                     else:
                         await call.write(output_message(item))
             finally:
@@ -158,6 +158,8 @@ class ExecRpcs:
         return pb.ListExecsResponse(execs=messages, next_page_token=more)
 
     async def SignalExec(self, call: Call, request: pb.SignalExecRequest) -> pb.SignalExecResponse:
+        if request.signal == 0:
+            raise InvalidSpec("must be 1-64; 9 ends everything that was started", field="signal")
         await self._engine.signal_exec(
             call.owner,
             fields.session_id(request.session_id),
@@ -175,7 +177,7 @@ def place_in_list(view: ProcessView) -> bytes:
 def exec_info(view: ProcessView) -> pb.ExecInfo:
     return pb.ExecInfo(
         exec_id=shown(view.exec_id),
-        command=shown(view.command),
+        command=" ".join(shown(view.command).split()),
         pid=view.pid,
         started_at=view.started_at,
         running=view.is_running,
