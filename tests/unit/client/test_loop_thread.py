@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
 
 import pytest
 
 from k8e.client.sync import loop as subject
+from k8e.client.sync.faces import drained
 
 PATIENCE_S = 60.0
 
@@ -58,4 +60,25 @@ def test_a_call_that_waits_when_the_loop_is_closed_is_cancelled() -> None:
     thread.close()
     working.join(PATIENCE_S)
     assert [type(each).__name__ for each in ended] == ["CancelledError"]
+    thread.close()
+
+
+def test_a_stream_that_was_forgotten_is_closed_whichever_thread_collects_it() -> None:
+    thread, closed = subject.LoopThread(), threading.Event()
+
+    async def stream() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            closed.set()
+
+    forgotten = [drained(thread, stream())]
+    assert next(forgotten[0]) == 1
+
+    async def collect() -> None:
+        forgotten.clear()
+
+    thread.wait(collect())
+    assert closed.wait(PATIENCE_S)
     thread.close()

@@ -110,6 +110,9 @@ def drained(loop: LoopThread, items: AsyncGenerator[R, None]) -> Iterator[R]:
     async def following() -> R:
         return await anext(items)
 
+    async def closing() -> None:
+        await items.aclose()
+
     try:
         while True:
             try:
@@ -119,5 +122,4 @@ def drained(loop: LoopThread, items: AsyncGenerator[R, None]) -> Iterator[R]:
             yield item
     finally:
         # Closing the client ends its streams; one that was left half read then has nothing more to end.
-        if loop.is_open():
-            loop.wait(items.aclose())
+        loop.finish(closing())

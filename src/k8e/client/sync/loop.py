@@ -23,12 +23,13 @@ class LoopThread:
     def __init__(self) -> None:
         self._closed = False
         self._inherited: list[asyncio.AbstractEventLoop] = []
-        self._starting = threading.Lock()
+        # Both are re-entrant: a stream that was forgotten is closed by whichever call its collection happens to meet.
+        self._starting = threading.RLock()
         self._start()
 
     def _start(self) -> None:
         self._pid = os.getpid()
-        self._submitting = threading.Lock()
+        self._submitting = threading.RLock()
         """Held while a call is handed over, and while closing begins: no call comes after those that are ended."""
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(_handle)
@@ -53,6 +54,18 @@ class LoopThread:
                 future.cancel()
                 ended.wait(SETTLE_S)
             raise
+
+    def finish(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run to the end what cleans up after a caller; nothing where the loop, whose end does so too, is closed.
+
+        In the loop's own thread it is not waited for: there the collector may have found what a caller has forgotten.
+        """
+        if self._closed:
+            coroutine.close()
+        elif self._is_own_thread():
+            asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        else:
+            self.wait(coroutine)
 
     def is_open(self) -> bool:
         return not self._closed
@@ -81,10 +94,13 @@ class LoopThread:
         if self._closed:
             raise RuntimeError("the client is closed: make another")
 
+    def _is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread and self._pid == os.getpid()
+
     def _ready(self) -> None:
         """Have a loop that runs in this process. Raises: RuntimeError."""
         self._check_open()
-        if threading.current_thread() is self._thread and self._pid == os.getpid():
+        if self._is_own_thread():
             raise RuntimeError("called from the client's own thread (a callback?), which would wait for itself")
         with self._starting:
             if self._pid != os.getpid():
