@@ -101,11 +101,14 @@ class Machine(Protocol):
         ...
 
     async def death(self, sandbox: SandboxId) -> Death:
-        """Wait until the sandbox's init is dead, and say why."""
+        """Wait until the sandbox's init is dead, and say why. Raises: OSError when that cannot be seen now."""
         ...
 
     async def out_of_memory(self, sandbox: SandboxId) -> None:
-        """Wait until the sandbox has hit its memory limit once; the caller then asks the agent to kill the hog."""
+        """Wait until the sandbox has hit its memory limit once; the caller then asks the agent to kill the hog.
+
+        Raises: SandboxFailed, OSError when that cannot be seen now.
+        """
         ...
 
     async def relieved(self, sandbox: SandboxId) -> None:
@@ -125,7 +128,7 @@ class Machine(Protocol):
         ...
 
     async def warm(self) -> Mapping[SandboxId, Template]:
-        """Those that are marked as ready, running or not."""
+        """Those that are marked as ready, running or not. Raises: OSError when that cannot be seen now."""
         ...
 
     async def destroy(self, sandbox: SandboxId) -> None:
@@ -137,7 +140,10 @@ class Machine(Protocol):
         ...
 
     def alive(self, sandbox: SandboxId) -> bool:
-        """Whether its init still runs (stored pid and start time, never a name)."""
+        """Whether its init still runs (stored pid and start time, never a name).
+
+        Raises: OSError when that cannot be seen now, which is no answer.
+        """
         ...
 
     async def create_workspace(self, workspace: WorkspaceId, disk_bytes: int) -> None:

@@ -96,7 +96,8 @@ class MachineSubstrate:
         # First of all: those that lived on without us may be filling the disk.
         tasks.start(self.machine.tend(), name="machine")
         at_once = asyncio.Semaphore(_DIALLED_AT_ONCE)
-        warm = await self.machine.warm()
+        with self._substrate_errors():
+            warm = await self.machine.warm()
         taken = {sandbox: await self._taken(sandbox) for sandbox in await self.machine.survivors()}
         async with asyncio.TaskGroup() as group:
             for sandbox, live in taken.items():
@@ -113,8 +114,8 @@ class MachineSubstrate:
         """Ours from now on, if nobody else holds it and it lives. Raises: SandboxFailed; a guess could cost a session."""
         with self._substrate_errors():
             credentials = await asyncio.to_thread(self._owners.take, sandbox)
-        if credentials is None or not self.machine.alive(sandbox):
-            return None
+            if credentials is None or not self.machine.alive(sandbox):
+                return None
         live = LiveSandbox(sandbox, credentials)
         self._watch(live)
         return live
@@ -245,12 +246,15 @@ class MachineSubstrate:
 
     @contextlib.contextmanager
     def _substrate_errors(self) -> Iterator[None]:
-        """Around what reads or writes files of owners: their errors say nothing of a sandbox. Raises: SandboxFailed, DiskFull."""
+        """Around what reads or writes the files of sandboxes: such an error says nothing of a sandbox.
+
+        Raises: SandboxFailed, DiskFull.
+        """
         try:
             yield
         except OSError as error:
             full = full_disk.explained(error, self.machine.owners_dir.parent)
-            raise full or SandboxFailed("see whose a sandbox is", error) from error
+            raise full or SandboxFailed("see whose a sandbox is, and how it is", error) from error
 
     async def _prepare(self, template: Template, member: LiveSandbox) -> None:
         """Wait until the agent can serve at full speed, and give it what most sessions ask for."""

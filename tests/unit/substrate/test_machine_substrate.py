@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from k8e.engine.substrate import Held
-from k8e.model import Claim, Runtime, Template
+from k8e.errors import SandboxFailed
+from k8e.model import Claim, Runtime, SandboxId, Template
 from k8e.substrate.machine_substrate import MachineSubstrate
 from k8e.tasks import Tasks
 from tests.support.bare_machine import BareMachine
@@ -27,8 +28,8 @@ USUAL = Claim(cpus=1, processes=64)
 async def begun(machine: BareMachine, *, ready: int, gateway: str = "gw") -> AsyncIterator[MachineSubstrate]:
     async with Tasks() as tasks:
         substrate = over(machine, min=ready, max=4)
-        await substrate.begin(tasks, gateway=gateway, usual=USUAL, check_room=lambda: None)
         try:
+            await substrate.begin(tasks, gateway=gateway, usual=USUAL, check_room=lambda: None)
             yield substrate
         finally:
             await substrate.close()
@@ -86,4 +87,32 @@ async def test_warm_sandboxes_that_died_meanwhile_are_removed(data_dir: Path) ->
     async with begun(machine, ready=0) as second:
         assert TEMPLATE not in second.pool()
         assert await second.mine() == {}
+    assert await machine.survivors() == frozenset()
+
+
+class _Unsure(BareMachine):
+    """Cannot say whether its sandboxes live until it is told that it can."""
+
+    can_say = False
+
+    def alive(self, sandbox: SandboxId) -> bool:
+        if not self.can_say:
+            raise OSError("too many open files")
+        return super().alive(sandbox)
+
+
+async def test_a_start_that_cannot_see_whether_a_sandbox_lives_ends_without_removing_it(data_dir: Path) -> None:
+    machine = BareMachine(data_dir / "substrate")
+    async with begun(machine, ready=0) as first:
+        claimed = await first.claim(TEMPLATE, USUAL)
+    unsure = _Unsure(data_dir / "substrate")
+    with pytest.raises(SandboxFailed, match="too many open files"):
+        async with begun(unsure, ready=0):
+            pass
+    assert machine.alive(claimed.sandbox)
+    unsure.can_say = True
+    async with begun(unsure, ready=0) as second:
+        (held,) = (await second.mine()).values()
+        assert held.alive
+        await second.clear()
     assert await machine.survivors() == frozenset()

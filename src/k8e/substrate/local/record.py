@@ -1,4 +1,8 @@
-"""What must be known about a sandbox after a crash, one small JSON file each, replaced atomically."""
+"""What must be known about a sandbox after a crash, one small JSON file each, replaced atomically.
+
+That a record is not there, or was never completely written, is known for certain. Any other error of reading it (no
+descriptor left, an I/O error) says nothing of the sandbox, and is the caller's.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,15 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from k8e.model import Runtime, SandboxId, Template, WorkspaceId
 from k8e.substrate.local.host.process import Process
 from k8e.substrate.local.layout import Layout, SandboxPaths
 
 __all__ = ["Record", "load", "load_all", "load_warm", "mark_used", "mark_warm", "save"]
+
+_NO_RECORD: Final = (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +52,11 @@ def save(paths: SandboxPaths, record: Record) -> None:
 
 
 def load(paths: SandboxPaths) -> Record | None:
-    """None if there is none, or it was never completely written."""
+    """None if there is none, or it was never completely written. Raises: OSError when that cannot be seen now."""
     try:
         fields = json.loads(paths.record.read_text(encoding="ascii"))
         return Record(**{**fields, "runtime": Runtime(fields["runtime"])})
-    except (OSError, ValueError, TypeError, KeyError):
+    except _NO_RECORD:
         return None
 
 
@@ -64,12 +71,13 @@ def mark_used(paths: SandboxPaths) -> None:
 
 
 def load_warm(layout: Layout) -> dict[SandboxId, Template]:
+    """Those with a mark that they are unused. Raises: OSError when one cannot be read now."""
     found = {}
     for path in _directories(layout.sandboxes):
         try:
             fields = json.loads(SandboxPaths(path).warm.read_text(encoding="ascii"))
             found[SandboxId(path.name)] = Template(**{**fields, "runtime": Runtime(fields["runtime"])})
-        except (OSError, ValueError, TypeError, KeyError):
+        except _NO_RECORD:
             continue
     return found
 
@@ -81,6 +89,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def load_all(layout: Layout) -> Iterator[Record]:
+    """Raises: OSError when one cannot be read now: what it names must not be taken for free."""
     for path in _directories(layout.sandboxes):
         record = load(SandboxPaths(path))
         if record is not None:

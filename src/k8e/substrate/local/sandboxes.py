@@ -51,11 +51,15 @@ class LocalSandboxes:
         )
 
     def record(self, sandbox: SandboxId) -> Record | None:
+        """None where it does not exist. Raises: OSError when that cannot be seen now."""
         return record.load(self._layout.sandbox(sandbox))
 
     def known(self, sandbox: SandboxId) -> Record:
-        """Raises: SandboxFailed."""
-        known = self.record(sandbox)
+        """Raises: SandboxFailed, also when it cannot be seen now."""
+        try:
+            known = self.record(sandbox)
+        except OSError as error:
+            raise SandboxFailed("look up sandbox", error) from error
         if known is None:
             raise SandboxFailed("look up sandbox", f"{sandbox} does not exist")
         return known
@@ -120,8 +124,8 @@ class LocalSandboxes:
         """
         with self.turn(sandbox):
             paths = self._layout.sandbox(sandbox)
-            known = self.record(sandbox)
             try:
+                known = self.record(sandbox)
                 self._end(sandbox)
                 _remove_files(paths)
                 self._workspaces.release(sandbox)
