@@ -18,6 +18,8 @@ from tests.support.restartable_engine import RestartableEngine, Write
 
 pytestmark = pytest.mark.anyio
 
+_PATIENCE_S = 60.0
+
 
 def _kept(restartable: RestartableEngine) -> dict[str, SessionRecord]:
     """What the next server would find."""
@@ -154,3 +156,25 @@ async def test_what_is_left_of_a_session_that_came_to_nothing_is_not_its_success
     async with restartable.open() as engine:
         assert engine.get_session(OWNER, "same-name").sandbox == second.sandbox
         await engine.destroy_session(OWNER, "same-name")
+
+
+async def test_a_use_that_cannot_be_written_down_keeps_no_session_from_expiring(
+    runtime: Runtime, restartable: RestartableEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("k8e.engine.engine._REMEMBER_USE_EVERY_S", 0.0)
+    async with restartable.open(reap_every_s=0.01) as engine:
+        await engine.create_session(OWNER, SessionSpec(runtime=runtime, session_id="s"))
+        is_refused = asyncio.Event()
+
+        async def refuse(_write: Write) -> None:
+            is_refused.set()
+            raise StoreFailed("the disk is full")
+
+        usual, restartable.at_writing = restartable.at_writing, refuse
+        await Cell(engine, "s").sh("true")
+        async with asyncio.timeout(_PATIENCE_S):
+            await is_refused.wait()
+            restartable.at_writing = usual
+            await engine.extend_session(OWNER, "s", ttl_s=0.01)
+            while engine.list_sessions(OWNER):
+                await asyncio.sleep(0.01)

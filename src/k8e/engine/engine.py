@@ -11,6 +11,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import logging
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ from k8e.engine.substrate import PoolStatus, Substrate
 from k8e.engine.terminals import Terminals, TerminalView
 from k8e.engine.transcript import TranscriptPage
 from k8e.engine.workspaces import Workspaces, WorkspaceView
-from k8e.errors import Conflict, InvalidSpec, K8eError, NotFound
+from k8e.errors import Conflict, InvalidSpec, K8eError, NotFound, StoreFailed
 from k8e.lifecycle import Phase
 from k8e.model import (
     Argv,
@@ -69,6 +70,8 @@ from k8e.model import (
 from k8e.tasks import Tasks
 
 __all__ = ["Engine", "EngineStatus"]
+
+_log = logging.getLogger(__name__)
 
 _REMEMBER_USE_EVERY_S: Final = 30.0
 _DEFAULT_EVENTS: Final = 500
@@ -640,7 +643,11 @@ class Engine:
             self._egress.tend()
             if time.monotonic() - written_at > _REMEMBER_USE_EVERY_S:
                 written_at = time.monotonic()
-                await self._sessions.remember_use()
+                try:
+                    await self._sessions.remember_use()
+                except StoreFailed as error:
+                    # The next round writes it; whoever expires meanwhile must not wait for the disk.
+                    _log.warning("the last use of sessions is not written down", extra={"error": str(error)})
 
     async def _let_go(self) -> None:
         self._commands.close()
