@@ -48,6 +48,18 @@ class Tasks:
         task.add_done_callback(lambda _task: work.close())
         return task
 
+    async def finish(self, work: Coroutine[Any, Any, _T], *, name: str) -> _T:
+        """Its result; whoever is cancelled meanwhile leaves it going on to its end. Raises: what it raises of ours."""
+        results: list[_T] = []
+
+        async def kept() -> None:
+            results.append(await work)
+
+        error = await asyncio.shield(self.start(outcome_of(kept()), name=name))
+        if not results:
+            raise error or K8eError(f"{name} failed: see the server's log")
+        return results[0]
+
 
 async def outcome_of(work: Coroutine[Any, Any, _T]) -> _T | K8eError:
     """Its result, or the error that whoever waits for the task is to hear; any other is a failure of the task."""

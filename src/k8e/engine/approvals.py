@@ -18,10 +18,10 @@ from typing import Final
 from k8e.engine.questions import MAX_QUESTION_BYTES
 from k8e.engine.settings import Quotas
 from k8e.engine.store import Change, Kind, Store
-from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, NotFound, StoreFailed
+from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, NotFound
 from k8e.model import ApprovalId, ApprovalStatus, OwnerId, SandboxId, SessionId, approval_place
 from k8e.random_ids import new_id
-from k8e.tasks import Tasks, outcome_of
+from k8e.tasks import Tasks
 from k8e.visible import LINES, first_unseen
 
 __all__ = ["APPROVALS", "MAX_TEXT_BYTES", "Approval", "Approvals", "check_text", "in_order"]
@@ -188,10 +188,7 @@ class Approvals:
         check_text(reason, field="reason")
         work = self._decide(owner, approval_id, decided_by=decided_by, approved=approved, reason=reason)
         # Whoever goes away half-way leaves a whole answer or none.
-        outcome = await asyncio.shield(self._tasks.start(outcome_of(work), name=f"decide {approval_id}"))
-        if isinstance(outcome, Approval):
-            return outcome
-        raise outcome or StoreFailed(f"approval {approval_id} was not decided: the server's log says more")
+        return await self._tasks.finish(work, name=f"decide {approval_id}")
 
     def withdraw(self, asked: Approval) -> Approval:
         """Whoever asked waits no more: the question ends, unless it is answered already. As it then is."""

@@ -530,12 +530,18 @@ class Engine:
         await self._gatekeeper.workspace(owner, asked_by, self._workspaces.find(owner, tenant))
         # Somebody may have begun to use it while the question waited.
         self._check_unused(owner, tenant)
+        await self._tasks.finish(self._delete_workspace(owner, tenant), name=f"delete workspace {tenant}")
+
+    async def _delete_workspace(self, owner: OwnerId, tenant: str) -> None:
         await self._workspaces.delete(owner, tenant)
         self._events.add(owner, "", "workspace.deleted", tenant=tenant)
 
     # Secrets
 
     async def set_secret(self, owner: OwnerId, name: str, key: str, value: bytes) -> None:
+        await self._tasks.finish(self._set_secret(owner, name, key, value), name=f"set secret {name}")
+
+    async def _set_secret(self, owner: OwnerId, name: str, key: str, value: bytes) -> None:
         await self._secrets.set(owner, name, key, value)
         self._events.add(owner, "", "secret.set", name=name, key=key)
         await self._sessions.renew_secrets(owner, name)
@@ -545,6 +551,9 @@ class Engine:
 
     async def delete_secret(self, owner: OwnerId, name: str, key: str = "") -> bool:
         """Forget one key, or the whole secret; False when there was nothing."""
+        return await self._tasks.finish(self._delete_secret(owner, name, key), name=f"delete secret {name}")
+
+    async def _delete_secret(self, owner: OwnerId, name: str, key: str) -> bool:
         deleted = await self._secrets.delete(owner, name, key)
         if deleted:
             self._events.add(owner, "", "secret.deleted", name=name, key=key)

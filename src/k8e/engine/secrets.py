@@ -64,7 +64,10 @@ SECRETS: Final = Kind("secret", SecretRecord, lambda record: (record.owner, reco
 
 
 class Secrets:
-    """A file of its own, safe against power loss: a secret that was set must not come undone."""
+    """A file of its own, safe against power loss: a secret that was set must not come undone.
+
+    Whoever changes one does so in a task that nobody cancels: what is listed follows what is written.
+    """
 
     def __init__(self, path: Path, sealer: Sealer | None) -> None:
         self._store = Store(path, "secrets", survives_power_loss=True)

@@ -209,24 +209,21 @@ class Sessions:
 
     async def respecify(self, session: Session, change: Callable[[SessionSpec], SessionSpec]) -> None:
         """Change what a session may reach: written down, then in force. Raises: what `change` raises, SandboxFailed."""
-        name = f"respecify {session.session_id}"
-        _settled(await asyncio.shield(self._tasks.start(outcome_of(self._respecify(session, change)), name=name)), name)
+        await self._tasks.finish(self._respecify(session, change), name=f"respecify {session.session_id}")
 
-    async def _respecify(self, session: Session, change: Callable[[SessionSpec], SessionSpec]) -> Session:
+    async def _respecify(self, session: Session, change: Callable[[SessionSpec], SessionSpec]) -> None:
         async with session.changing:
             box, spec = session.live_box(), change(session.spec)
             # Written down first: a host that was taken away must not come back with the next start.
             await self._write_spec(session, spec)
             await box.set_egress(self.claim(session).egress)
         self._events.add(session.owner, session.session_id, "session.hosts_changed", allowed_hosts=spec.allowed_hosts)
-        return session
 
     async def relabel(self, session: Session, *, set: Mapping[str, str], remove: Sequence[str]) -> None:
         """Change its labels: written down, then seen. Raises: InvalidSpec, SandboxLost when it is about to end."""
-        work, name = self._relabel(session, set, remove), f"relabel {session.session_id}"
-        _settled(await asyncio.shield(self._tasks.start(outcome_of(work), name=name)), name)
+        await self._tasks.finish(self._relabel(session, set, remove), name=f"relabel {session.session_id}")
 
-    async def _relabel(self, session: Session, set: Mapping[str, str], remove: Sequence[str]) -> Session:
+    async def _relabel(self, session: Session, set: Mapping[str, str], remove: Sequence[str]) -> None:
         async with session.changing:
             session.check_stays()
             most, old = self.settings.quotas.labels_per_session, session.spec.labels
@@ -236,7 +233,6 @@ class Sessions:
         # Keys alone: values are free text, and events are kept for longer than the session.
         told = {"set": sorted(set), "removed": sorted(old.keys() - new.keys())}
         self._events.add(session.owner, session.session_id, "session.labels_changed", **told)
-        return session
 
     async def _write_spec(self, session: Session, spec: SessionSpec) -> None:
         """What it is promised from now on, written down before it is so. Raises: StoreFailed; then it is as before."""
@@ -332,7 +328,9 @@ class Sessions:
         except asyncio.CancelledError:
             task.add_done_callback(self._end_unclaimed)
             raise
-        return _settled(outcome, name)
+        if isinstance(outcome, Session):
+            return outcome
+        raise outcome or SandboxFailed(name, "see the server's log")
 
     def _end_unclaimed(self, task: asyncio.Task[Session | K8eError | None]) -> None:
         outcome = None if task.cancelled() else task.result()
@@ -534,12 +532,6 @@ class Sessions:
 def as_child(parent: SessionSpec) -> SessionSpec:
     """What a sub-agent of such a session is asked to be."""
     return dataclasses.replace(parent, session_id="", tenant="")
-
-
-def _settled(outcome: Session | K8eError | None, name: str) -> Session:
-    if isinstance(outcome, Session):
-        return outcome
-    raise outcome or SandboxFailed(name, "see the server's log")
 
 
 def _too_many(held: Sequence[Session], now: float) -> Exhausted:
