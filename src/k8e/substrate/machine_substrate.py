@@ -404,9 +404,9 @@ class MachineSubstrate:
 
     def _end(self, live: LiveSandbox, death: Death) -> None:
         if live.death is None:
-            live.death = death
+            live.death = live.doom or death
             if not self._pools.died(live):
-                self._tell(Dead(live.id, death))
+                self._tell(Dead(live.id, live.death))
 
     async def _insisting(self, live: LiveSandbox, ask: Callable[[], Awaitable[_T]]) -> _T:
         """What the machine says once it can say it; it may take as long as the sandbox lives."""
@@ -460,9 +460,16 @@ class MachineSubstrate:
         if live.superseded:
             return  # its memory is another gateway's to watch
         _log.info("removing a sandbox that stays out of memory: %s", why, extra={"sandbox": live.id})
-        live.watches[0].cancel()
-        await self.machine.destroy(live.id)
-        self._end(live, Death(oom=True, detail="it was out of memory and its agent could not run"))
+        live.doom = Death(oom=True, detail="it was out of memory and its agent could not run")
+        # Its death is watched all the same: a removal that fails may have ended it, and is tried again if not.
+        await self._insisting(live, lambda: self._remove(live))
+        if live.death is None and not live.superseded:
+            self._end(live, live.doom)
+
+    async def _remove(self, live: LiveSandbox) -> None:
+        """Unless that is over, or another gateway's to do."""
+        if live.death is None and not live.superseded:
+            await self.machine.destroy(live.id)
 
     # --- workspaces ------------------------------------------------------------------------------------------------
 

@@ -57,6 +57,8 @@ class LiveSandbox:
     """Why it is not ours any more, in its agent's eyes; it is not dialled again."""
     dialing: asyncio.Lock = field(default_factory=asyncio.Lock)
     death: Death | None = None
+    doom: Death | None = None
+    """Why it is being removed: the cause that is told whoever sees its end first."""
     watches: list[asyncio.Task[None]] = field(default_factory=list)
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from k8e.engine.substrate import Dead
+from k8e.errors import SandboxFailed
 from k8e.model import Claim, Death, SandboxId, Template
 from k8e.substrate.machine import Machine
 from k8e.substrate.machine_substrate import MachineSubstrate
@@ -129,3 +130,29 @@ async def test_it_is_removed_for_memory_when_nobody_can_be_killed(
     death = await _fate(_Starving(answers, tmp_path))
     assert death is not None
     assert death.oom
+
+
+class _Stays(_Starving):
+    """Its removal fails: for good, but with its processes dead by then, or twice with nothing done."""
+
+    def __init__(self, owners_dir: Path, *, is_ended: bool) -> None:
+        super().__init__([LinkLost("reset")], owners_dir)
+        self._is_ended = is_ended
+        self.tries = 0
+
+    async def destroy(self, sandbox: SandboxId) -> None:
+        self.tries += 1
+        if self._is_ended:
+            self._gone.set()
+        if self._is_ended or self.tries < 3:
+            raise SandboxFailed("destroy", "mounts remain")
+        self._gone.set()
+
+
+@pytest.mark.parametrize("is_ended", [True, False], ids=["it is dead", "it goes on"])
+async def test_its_death_is_told_also_when_its_removal_fails(tmp_path: Path, is_ended: bool) -> None:
+    stays = _Stays(tmp_path, is_ended=is_ended)
+    death = await _fate(stays)
+    assert death is not None
+    assert death.oom
+    assert stays.tries == (1 if is_ended else 3)
