@@ -58,6 +58,7 @@ class Gvisor(OciDriver):
 
     @cached_property
     def _flags(self) -> list[str]:
+        """Remembered once they are known. Raises: SandboxFailed."""
         known = _known_flags(self.binary)
         return [f"--{name}={value}" for name, value in _FLAGS.items() if name not in _OPTIONAL or name in known]
 
@@ -117,5 +118,12 @@ class Gvisor(OciDriver):
 
 
 def _known_flags(binary: Path) -> frozenset[str]:
-    result = subprocess.run([str(binary), "flags"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    return frozenset(re.findall(r"^\s+-([\w-]+)", result.stdout + result.stderr, re.MULTILINE))
+    """Raises: SandboxFailed where it does not say: a flag that protects must not be left out for that."""
+    try:
+        result = subprocess.run([str(binary), "flags"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SandboxFailed("ask runsc for its flags", error) from error
+    known = frozenset(re.findall(r"^\s+-([\w-]+)", result.stdout + result.stderr, re.MULTILINE))
+    if not known:
+        raise SandboxFailed("ask runsc for its flags", "it named none")
+    return known
