@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from k8e.errors import SandboxFailed
 from k8e.substrate.local import venv
+from k8e.substrate.local.host.process import identify
+from tests.support.descriptors import descriptors, opened_and_kept
 
 
 def hole(directory: Path) -> None:
@@ -38,3 +41,10 @@ def test_an_environment_that_would_grow_when_copied_is_refused(tmp_path: Path, f
     fill(tmp_path)
     with pytest.raises(SandboxFailed, match="more than"):
         venv.check_size(tmp_path)
+
+
+def test_waiting_for_a_build_keeps_no_descriptor() -> None:
+    before = descriptors()
+    with subprocess.Popen(["sleep", "0.1"]) as build:
+        venv.wait(identify(build.pid))
+    assert opened_and_kept(before) == []

@@ -22,7 +22,7 @@ from k8e.substrate.local.plan import Agent, Image
 from k8e.substrate.local.runtimes.driver import Blueprint, Driver
 from k8e.substrate.local.sandboxes import LocalSandboxes
 
-__all__ = ["VenvBuilder", "check_size"]
+__all__ = ["VenvBuilder", "check_size", "wait"]
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class VenvBuilder:
                     raise
                 _say_without(str(error))
                 return
-            _wait(init)
+            wait(init)
             built = self._sandboxes.of(self._sandboxes.known(sandbox))
             _collect(driver.written(built), target, log=driver.last_words(built.paths), is_required=is_required)
         finally:
@@ -117,14 +117,18 @@ def _program(site_files: Mapping[str, str]) -> Agent:
     return Agent(bundle=None, argv=argv, env=env)
 
 
-def _wait(init: Process) -> None:
+def wait(init: Process) -> None:
+    """Until the build has ended. Raises: SandboxFailed when it takes too long."""
     descriptor = open_pidfd(init)
     if descriptor is None:
         return
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    if not poll.poll(_TIMEOUT_S * 1000):
-        raise SandboxFailed("build virtual environment", f"not done within {_TIMEOUT_S:.0f} s")
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        if not poll.poll(_TIMEOUT_S * 1000):
+            raise SandboxFailed("build virtual environment", f"not done within {_TIMEOUT_S:.0f} s")
+    finally:
+        os.close(descriptor)
 
 
 def _collect(written: Path, target: Path, *, log: str, is_required: bool) -> None:
