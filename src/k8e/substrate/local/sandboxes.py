@@ -126,23 +126,31 @@ class LocalSandboxes:
             paths = self._layout.sandbox(sandbox)
             try:
                 known = self.record(sandbox)
-                self._end(sandbox)
-                _remove_files(paths)
+                failures = self._end(sandbox)
                 self._workspaces.release(sandbox)
+                # Last: its record is among them, by which the next try gives its ids back.
+                _remove_files(paths)
             except OSError as error:
                 raise SandboxFailed("destroy", error) from error
             if known is not None:
                 self._blocks.give_back(known.block)
+            if failures:
+                raise SandboxFailed("destroy", "; ".join(map(repr, failures))) from failures[0]
 
-    def _end(self, sandbox: SandboxId) -> None:
-        """Its processes first: they hold everything else."""
+    def _end(self, sandbox: SandboxId) -> list[Exception]:
+        """Its processes first: they hold everything else. The drivers that failed keep nobody from the rest."""
         group, root = self.group(sandbox), self._layout.sandbox(sandbox).root
         group.kill()
+        failures = []
         for driver in self._drivers:
-            driver.remove(sandbox)
+            try:
+                driver.remove(sandbox)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the sandbox may be another driver's
+                failures.append(error)
         mount.unmount_under(root)
         loop.release(root)
         group.remove()
+        return failures
 
 
 def _make_directory(root: Path, block: int) -> None:
