@@ -15,7 +15,7 @@ import pytest
 
 import k8e.engine
 from k8e.engine.records import RUNS, SESSIONS, TERMINALS, RunRecord, TerminalRecord
-from k8e.engine.store import Change, Kind, Store
+from k8e.engine.store import Change, Entry, Kind, Log, Store
 from k8e.engine.workspaces import WORKSPACES, WorkspaceView
 from k8e.errors import Conflict, K8eError, StoreFailed
 from k8e.lifecycle import Phase
@@ -40,6 +40,7 @@ from tests.support import former_files
 pytestmark = pytest.mark.anyio
 
 OWNER = OwnerId("uid:0")
+_PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -191,6 +192,59 @@ async def test_a_refused_change_that_nobody_waits_for_is_logged(path: Path, capl
     assert [record.getMessage() for record in caplog.records] == ["a change was not written down"]
     store = Store(path)
     assert _kept(store) == {"b": 1}
+    store.close()
+
+
+async def test_a_change_that_cannot_be_written_fails_alone_and_the_next_one_is_written(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log(path.with_name("events.sqlite"))
+    for owner in ("\udcff", "a", "\udcff", "b"):  # what is no text for SQLite
+        log.append(Entry(at=1.0, owner=owner, session_id="s", kind="k", fields="{}"))
+    async with asyncio.timeout(_PATIENCE_S):
+        await log.written()
+    assert sorted(owner for owner, _, _ in log.sizes()) == ["a", "b"]
+    log.close()
+    assert [record.getMessage() for record in caplog.records] == ["a change was not written down"] * 2
+
+
+async def test_a_change_whose_key_cannot_be_written_fails_its_caller(store: Store) -> None:
+    broken = Kind("\udcff", WorkspaceView, WORKSPACES.key)
+    async with asyncio.timeout(_PATIENCE_S):
+        with pytest.raises(StoreFailed, match="UnicodeEncodeError"):
+            await store.commit(broken.put(_workspace("a")))
+        await store.commit(WORKSPACES.put(_workspace("b")))
+    assert _kept(store) == {"b": 1}
+
+
+async def test_what_is_committed_after_the_end_is_refused(path: Path) -> None:
+    store = Store(path)
+    store.close()
+    async with asyncio.timeout(_PATIENCE_S):
+        with pytest.raises(StoreFailed, match="is closed"):
+            await store.commit(WORKSPACES.put(_workspace("a")))
+    with pytest.raises(StoreFailed, match="is closed"):
+        store.post(WORKSPACES.put(_workspace("a")))
+
+
+def test_a_caller_whose_loop_has_ended_does_not_end_the_writing(path: Path) -> None:
+    store = Store(path)
+
+    async def commit_and_leave() -> None:
+        commit = asyncio.ensure_future(store.commit(WORKSPACES.put(_workspace("left"))))
+        await asyncio.sleep(0)
+        assert not commit.done()
+
+    async def commit_the_next() -> None:
+        async with asyncio.timeout(_PATIENCE_S):
+            await store.commit(WORKSPACES.put(_workspace("next")))
+
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        asyncio.run(commit_and_leave())
+        other.execute("ROLLBACK")
+    asyncio.run(commit_the_next())
+    assert _kept(store) == {"left": 1, "next": 1}
     store.close()
 
 

@@ -180,11 +180,16 @@ class Database(Generic[C]):
             self._db.execute("BEGIN IMMEDIATE")
             applied = self._apply(commits)
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+        except Exception as error:
+            # Whatever it was, also text that SQLite cannot take: no transaction stays open.
+            self._roll_back()
             raise self.failure(error) from error
         return applied
+
+    def _roll_back(self) -> None:
+        # After some errors SQLite has done so itself; where it cannot, the next BEGIN fails and says why.
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("ROLLBACK")
 
     def close(self) -> None:
         self._reader.close()
@@ -197,8 +202,10 @@ class Database(Generic[C]):
             "(running sandboxes will then be removed, saved workspaces stay on disk)"
         )
 
-    def failure(self, error: sqlite3.Error) -> StoreFailed:
-        """What SQLite says, by what can be done about it."""
+    def failure(self, error: Exception) -> StoreFailed:
+        """What SQLite says, by what can be done about it; any other error is a change that cannot be written."""
+        if not isinstance(error, sqlite3.Error):
+            return StoreFailed(f"{self.path}: {error!r}")
         text = str(error)
         if "locked" in text or "busy" in text:
             return StoreFailed(f"{self.path} is locked by another program: stop it (fuser {self.path}) and try again")

@@ -7,6 +7,7 @@ be written, each of its commits is tried by itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
@@ -51,25 +52,33 @@ class Writer(Generic[C]):
         self._tell = tell
         self._queue: queue.SimpleQueue[_Commit[C] | None] = queue.SimpleQueue()
         self._hurry = threading.Event()
+        self._is_closed = False
         self._thread = threading.Thread(target=self._write, name="store writer", daemon=True)
         self._thread.start()
 
     async def commit(self, changes: Sequence[C]) -> int:
         """Make the changes durable, all or none; the version that they have. Raises: StoreFailed, Conflict."""
+        self._check_open()
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._queue.put(_Commit(changes, done))
         return await done
 
     def post(self, changes: Sequence[C]) -> None:
-        """Hand in changes without waiting; a failure is logged."""
+        """Hand in changes without waiting; a failure is logged. Raises: StoreFailed after the end."""
+        self._check_open()
         self._queue.put(_Commit(changes, None))
 
     def close(self) -> None:
         """Finish what was handed in, then close the file."""
+        self._is_closed = True
         self._hurry.set()
         self._queue.put(None)
         self._thread.join()
         self._database.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreFailed(f"{self._database.path} is closed: nothing more is written down")
 
     def _write(self) -> None:
         while (first := self._queue.get()) is not None:
@@ -90,13 +99,13 @@ class Writer(Generic[C]):
     def _write_group(self, group: Sequence[_Commit[C]]) -> None:
         try:
             applied = self._database.transact([commit.changes for commit in group])
-        except StoreFailed as error:
+        except Exception as error:  # noqa: BLE001 - the thread is everybody's: whatever it meets, it goes on
             if len(group) > 1:
                 # One bad change must fail its own caller, not the neighbours it shared a transaction with.
                 for commit in group:
                     self._write_group([commit])
             else:
-                _finish(group[0], error)
+                _finish(group[0], error if isinstance(error, K8eError) else StoreFailed(repr(error)))
             return
         if changed := [each for result in applied if isinstance(result, Written) for each in result.changed]:
             self._tell(changed)
@@ -106,7 +115,8 @@ class Writer(Generic[C]):
 
 def _finish(commit: _Commit[Any], result: int | K8eError) -> None:
     if commit.done is not None:
-        commit.done.get_loop().call_soon_threadsafe(_settle, commit.done, result)
+        with contextlib.suppress(RuntimeError):  # the loop of whoever waited has ended
+            commit.done.get_loop().call_soon_threadsafe(_settle, commit.done, result)
     elif isinstance(result, K8eError):
         _log.error("a change was not written down", extra={"error": str(result)})
 
