@@ -135,6 +135,24 @@ async def test_a_version_is_never_used_again(path: Path) -> None:
     assert seen == sorted(set(seen))
 
 
+async def test_versions_grow_also_where_two_processes_write_in_turn(store: Store, path: Path) -> None:
+    other = Store(path)
+    seen: list[int] = []
+    for _ in range(3):
+        for each in (store, store, other):
+            seen.append(await each.commit(WORKSPACES.put(_workspace("a"))))
+            await each.commit(WORKSPACES.delete(OWNER, "a"))
+    with store.watch(WORKSPACES) as watch:
+        await other.commit(WORKSPACES.put(_workspace("a", 2)))
+        known = store.get(WORKSPACES, OWNER, "a")
+        assert known is not None
+        await store.commit(WORKSPACES.put(_workspace("a", 3)))
+        changed = await anext(watch)
+    other.close()
+    assert seen == sorted(set(seen))
+    assert changed.version > known.version > seen[-1]
+
+
 async def test_a_refused_commit_fails_alone_among_many(store: Store, path: Path) -> None:
     await store.commit(WORKSPACES.put(_workspace("b", 7)))
     async with _together(path):

@@ -36,7 +36,7 @@ Contents: TypeAlias = Literal["engine", "approvals", "secrets", "events"]
 """What a file is for, which says what formats it has had."""
 _BUSY_MS: Final = 2000
 _COMMITS: Final = 2**40
-"""Of one process, at most."""
+"""Of one writer, at most. That leaves numbers for eight million times that another process begins to write."""
 
 _RECORDS: Final = """
 CREATE TABLE records (
@@ -263,8 +263,9 @@ class Database(Generic[C]):
 class RecordDatabase(Database[Change]):
     """Records by kind and key, each with the version of the commit that wrote it.
 
-    A version is the number of the process that wrote it, among all that ever wrote this file, and a count of its commits.
-    So none is ever used twice, whatever was deleted meanwhile, and a commit writes no counter of its own.
+    A version is the number of a writer and a count of its commits. Who begins to write takes the next number, also when
+    another process has written since. So versions grow over all changes of the file, whoever makes them, none is ever used
+    twice, whatever was deleted meanwhile, and a commit writes no counter of its own.
     """
 
     _version = 0
@@ -275,7 +276,7 @@ class RecordDatabase(Database[Change]):
         try:
             return super().transact(commits)
         except StoreFailed:
-            # The number of this process may have been taken in it, and is not on disk either.
+            # A number for this process may have been taken in it, and is not on disk either.
             self._version = before
             raise
 
@@ -291,10 +292,17 @@ class RecordDatabase(Database[Change]):
         return next(self._rows("SELECT key, version, body FROM records WHERE kind=? AND key=?", values), None)
 
     def _apply(self, commits: Sequence[Sequence[Change]]) -> list[Applied]:
-        version = self._version or self._first_version()
+        version = self._version if self._is_still_the_writer() else self._first_version()
         applied = [self._commit(changes, number) for number, changes in enumerate(commits, version + 1)]
         self._version = version + len(commits)
         return applied
+
+    def _is_still_the_writer(self) -> bool:
+        """Whether nobody else has begun to write since this process did."""
+        if not self._version:
+            return False
+        ((number,),) = self._db.execute("SELECT count FROM writers").fetchall()
+        return bool(number == self._version // _COMMITS)
 
     def _first_version(self) -> int:
         # Taken in the first transaction: opening a file for reading writes nothing.
