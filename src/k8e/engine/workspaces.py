@@ -45,6 +45,8 @@ class Workspaces:
         }
         self._deletions: dict[tuple[OwnerId, str], asyncio.Event] = {}
         """Those under way; each is set when it is over, however it went."""
+        self._writing = asyncio.Lock()
+        """Of several who ask for a new one at once the first makes it, and none is counted that was not written down."""
 
     async def find_or_create(
         self, owner: OwnerId, tenant: str, *, disk_bytes: int, gates: Gates = NO_GATES
@@ -53,9 +55,18 @@ class Workspaces:
 
         Raises: Exhausted when the owner has too many.
         """
-        # What is being deleted may be gone before it is used, or stay if that is refused: only its end tells.
-        while deletion := self._deletions.get((owner, tenant)):
-            await deletion.wait()
+        while True:
+            # What is being deleted may be gone before it is used, or stay if that is refused: only its end tells.
+            if deletion := self._deletions.get((owner, tenant)):
+                await deletion.wait()
+            async with self._writing:
+                if (owner, tenant) not in self._deletions:
+                    view = await self._write(owner, tenant, disk_bytes, gates)
+                    break
+        await self._substrate.create_workspace(view.workspace, view.disk_bytes)
+        return view.workspace
+
+    async def _write(self, owner: OwnerId, tenant: str, disk_bytes: int, gates: Gates) -> WorkspaceView:
         known = self._by_key.get((owner, tenant))
         if known is None and (count := len(self.list(owner))) >= self._per_owner:
             raise Exhausted(f"you already have {count} workspaces: delete one with `k8e sandbox workspaces delete`")
@@ -67,12 +78,11 @@ class Workspaces:
             last_used=time.time(),
             gates=union(known.gates, gates) if known else gates,
         )
-        self._by_key[owner, tenant] = view
         # Written down before it is made: a crash in between leaves a record whose workspace is made at next use,
         # never a workspace that nobody knows.
         await self._store.commit(WORKSPACES.put(view))
-        await self._substrate.create_workspace(view.workspace, view.disk_bytes)
-        return view.workspace
+        self._by_key[owner, tenant] = view
+        return view
 
     def list(self, owner: OwnerId | None) -> list[WorkspaceView]:
         """An owner's, or everybody's."""

@@ -13,7 +13,7 @@ import pytest
 from k8e.engine.store import Store
 from k8e.engine.substrate import Substrate
 from k8e.engine.workspaces import WORKSPACES, Workspaces
-from k8e.errors import Conflict, NotFound
+from k8e.errors import Conflict, DiskFull, NotFound
 from k8e.model import MIB, OwnerId, WorkspaceId
 
 pytestmark = pytest.mark.anyio
@@ -121,3 +121,27 @@ async def test_a_workspace_is_deleted_once(workspaces: Workspaces, store: Store,
     assert _written(store) == []
     with pytest.raises(NotFound):
         await workspaces.delete(ALICE, "project")
+
+
+async def test_one_that_could_not_be_written_down_is_not_there_and_counts_for_nothing(
+    workspaces: Workspaces, store: Store, disks: _Disks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_changes: object) -> int:
+        raise DiskFull("/data")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "commit", full)
+        for tenant in ("project", "a", "b", "c"):
+            with pytest.raises(DiskFull):
+                await workspaces.find_or_create(ALICE, tenant, disk_bytes=MIB)
+    assert workspaces.list(ALICE) == []
+    assert disks.made == set()
+    assert {await _make(workspaces)} == disks.made
+
+
+async def test_all_who_ask_at_once_for_a_new_one_get_the_same(
+    workspaces: Workspaces, store: Store, disks: _Disks
+) -> None:
+    found = await asyncio.gather(*(_make(workspaces) for _ in range(3)))
+    assert disks.made == set(found)
+    assert _written(store) == [found[0]]
