@@ -8,8 +8,10 @@ import os
 import secrets
 import signal
 import stat
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -17,14 +19,16 @@ from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings
 from k8e.errors import HostUnsupported, SandboxFailed, SandboxLost
 from k8e.lifecycle import Phase
-from k8e.model import MIB, Runtime, SandboxId, SessionSpec, Template
+from k8e.model import MIB, Availability, Runtime, SandboxId, SessionSpec, Template
 from k8e.server import local_settings
 from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned
 from k8e.substrate.local import record
 from k8e.substrate.local.host import mount
-from k8e.substrate.local.layout import Layout
+from k8e.substrate.local.host.process import Process
+from k8e.substrate.local.layout import Layout, SandboxPaths
 from k8e.substrate.local.machine import LocalMachine
+from k8e.substrate.local.runtimes.driver import Blueprint, LocalSandbox
 from k8e.substrate.local.settings import LocalSettings
 from tests.support.cells import OWNER, Cell, open_cell
 from tests.support.credentials import CREDENTIALS
@@ -176,6 +180,52 @@ async def test_an_agent_that_cannot_start_leaves_nothing(settings: LocalSettings
     with pytest.raises(SandboxFailed, match="no-such-agent"):
         await machine.create(sandbox, TEMPLATE, CREDENTIALS)
     assert is_gone(machine.data_dir, sandbox)
+    assert not driver.port(sandbox).exists()
+
+
+class _Surprising(PortDriver):
+    """Raises what a driver should not, at one of its steps."""
+
+    def __init__(self, ports: Path, step: str) -> None:
+        super().__init__(ports)
+        self._step = step
+
+    def _raise_at(self, step: str) -> None:
+        if step == self._step:
+            raise subprocess.TimeoutExpired(["monitor"], 5)
+
+    def probe(self) -> Availability:
+        self._raise_at("probe")
+        return super().probe()
+
+    def build(self, sandbox: LocalSandbox, blueprint: Blueprint) -> Process:
+        self._raise_at("build")
+        return super().build(sandbox, blueprint)
+
+    def last_words(self, paths: SandboxPaths) -> str:
+        if paths.root.name.startswith("t-"):  # and not of an image's build
+            self._raise_at("last words")
+        return super().last_words(paths)
+
+
+@pytest.mark.parametrize("step", ["probe", "build"])
+async def test_a_driver_that_raises_when_it_is_tried_is_not_available_and_the_others_are(
+    settings: LocalSettings, step: str
+) -> None:
+    machine = LocalMachine(settings, more_drivers=[_Surprising(settings.data_dir / "ports", step)])
+    found = (await machine.capabilities()).runtimes
+    assert not found[RUNTIME].available
+    assert "TimeoutExpired" in found[RUNTIME].detail
+    assert set(Runtime) == set(found)
+    assert await machine.survivors() == frozenset()
+
+
+async def test_a_failed_boot_leaves_nothing_also_where_its_last_words_cannot_be_read(settings: LocalSettings) -> None:
+    broken = dataclasses.replace(settings, agent_argv=("/.k8e/no-such-agent",))
+    driver, sandbox = _Surprising(settings.data_dir / "ports", "last words"), SandboxId(f"t-{secrets.token_hex(6)}")
+    with pytest.raises(subprocess.TimeoutExpired):
+        await LocalMachine(broken, more_drivers=[driver]).create(sandbox, TEMPLATE, CREDENTIALS)
+    assert is_gone(settings.data_dir, sandbox)
     assert not driver.port(sandbox).exists()
 
 

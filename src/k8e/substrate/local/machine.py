@@ -158,10 +158,16 @@ class LocalMachine:
         return capacity.read(self._layout.data_dir)
 
     async def _probe(self, runtime: Runtime) -> Availability:
-        """Boot a sandbox for real and hear its agent."""
+        """Boot a sandbox for real and hear its agent. One runtime's trouble, whatever it is, is not the server's."""
         if reason := self._cannot_build(runtime):
             return Availability(available=False, detail=reason)
-        driver = self._drivers[runtime]
+        try:
+            return await self._tried(runtime, self._drivers[runtime])
+        except Exception as error:  # noqa: BLE001 - a driver may raise anything, and another one may work
+            _log.exception("cannot find out whether a runtime works here", extra={"runtime": runtime})
+            return Availability(available=False, detail=f"finding out whether it works failed: {error!r}")
+
+    async def _tried(self, runtime: Runtime, driver: Driver) -> Availability:
         version = await self._boots.run(driver.probe)
         if not version.available:
             return version
@@ -176,7 +182,7 @@ class LocalMachine:
         return version
 
     async def _try(self, runtime: Runtime) -> Exception | None:
-        """What went wrong, if anything did."""
+        """What went wrong, if anything did. Raises: whatever else its driver does."""
         sandbox = SandboxId(f"probe-{runtime}-{secrets.token_hex(4)}")
         try:
             kernel.check()
@@ -257,13 +263,19 @@ class LocalMachine:
                 driver.seal(built)
                 self._check_still_there(sandbox)
         except BaseException as error:
-            log = driver.last_words(self._layout.sandbox(sandbox))
+            log = self._last_words(driver, sandbox)
             await self.destroy(sandbox)
             if full := full_disk.explained(error, self.data_dir):
                 raise full from error
             if isinstance(error, OSError | TimeoutError | DialRefused | ProtocolError):
                 raise SandboxFailed("boot", f"{step}: {error!r} {log}".strip()) from error
             raise
+
+    def _last_words(self, driver: Driver, sandbox: SandboxId) -> str:
+        try:
+            return driver.last_words(self._layout.sandbox(sandbox))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the sandbox is still to be removed
+            return f"(what it said last cannot be read: {error!r})"
 
     def _check_still_there(self, sandbox: SandboxId) -> None:
         if not self.alive(sandbox):

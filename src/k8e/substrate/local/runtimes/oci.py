@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -216,5 +217,5 @@ def _make_directories(paths: SandboxPaths) -> None:
 def _step(name: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
+    except (OSError, subprocess.SubprocessError) as error:
         raise SandboxFailed(name, error) from error
