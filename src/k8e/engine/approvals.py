@@ -86,7 +86,14 @@ class Approval:
         return current
 
 
-APPROVALS: Final = Kind("approval", Approval, lambda record: (record.owner, record.approval_id))
+_FINISHED: Final = tuple(status for status in ApprovalStatus if status is not ApprovalStatus.PENDING)
+APPROVALS: Final = Kind(
+    "approval",
+    Approval,
+    lambda record: (record.owner, record.approval_id),
+    # One that waits is somebody's question; of one that has ended only the history knows.
+    may_miss=lambda fields: fields.get("status") in _FINISHED,
+)
 
 
 class Approvals:

@@ -64,7 +64,14 @@ class TerminalRecord:
     pid: int
 
 
-# Runs and terminals belong to a session and go with it.
+# Runs and terminals belong to a session and go with it. One that is damaged is missed by its session alone.
 SESSIONS = Kind("session", SessionRecord, lambda record: (record.owner, record.session_id))
-RUNS = Kind("run", RunRecord, lambda record: (record.owner, record.session_id, record.run_id))
-TERMINALS = Kind("terminal", TerminalRecord, lambda record: (record.owner, record.session_id, record.terminal_id))
+RUNS = Kind(
+    "run", RunRecord, lambda record: (record.owner, record.session_id, record.run_id), may_miss=lambda _fields: True
+)
+TERMINALS = Kind(
+    "terminal",
+    TerminalRecord,
+    lambda record: (record.owner, record.session_id, record.terminal_id),
+    may_miss=lambda _fields: True,
+)

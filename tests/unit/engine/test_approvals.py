@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from k8e.engine.approvals import APPROVALS, MAX_TEXT_BYTES, Approval, Approvals, check_text
 from k8e.engine.settings import Quotas
 from k8e.engine.store import Store
-from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, K8eError, NotFound
+from k8e.errors import Conflict, Denied, Exhausted, InvalidSpec, K8eError, NotFound, StoreFailed
 from k8e.model import ApprovalId, ApprovalStatus, OwnerId, SandboxId, SessionId
 from k8e.tasks import Tasks
 from tests.support import former_files
@@ -397,3 +397,28 @@ async def test_a_file_of_the_former_format_is_taken_over_and_its_questions_can_b
             True,
         )
         assert (old.decided_by, old.reason, old.decided_at) == ("key:phone", "no", 950.25)
+
+
+async def test_a_damaged_answer_is_left_out_and_a_damaged_question_stops_the_start(
+    reopened: Opener, tmp_path: Path
+) -> None:
+    def damage(asked: Approval) -> None:
+        with contextlib.closing(sqlite3.connect(tmp_path / "approvals.sqlite", isolation_level=None)) as file:
+            damaged = "UPDATE records SET body=json_set(body, '$.asked_at', '') WHERE key LIKE ?"
+            file.execute(damaged, (f"%{asked.approval_id}%",))
+
+    async with reopened() as approvals:
+        answered, waiting = await _ask(approvals), await _ask(approvals)
+        await _decide(approvals, answered)
+    damage(answered)
+    async with reopened() as approvals:
+        assert approvals.of(ALICE, finished=True) == [waiting]
+        with pytest.raises(NotFound):
+            approvals.find(ALICE, answered.approval_id)
+    damage(waiting)
+    refusal = f"damaged .approval .*{waiting.approval_id}.*restore it from a backup"
+    with (
+        contextlib.closing(Store(tmp_path / "approvals.sqlite", "approvals")) as file,
+        pytest.raises(StoreFailed, match=refusal),
+    ):
+        file.load(APPROVALS)

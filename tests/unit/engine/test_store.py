@@ -16,6 +16,7 @@ import pytest
 import k8e.engine
 from k8e.engine.records import RUNS, SESSIONS, TERMINALS, RunRecord, TerminalRecord
 from k8e.engine.store import Change, Entry, Kind, Log, Store
+from k8e.engine.store.sqlite import Contents
 from k8e.engine.workspaces import WORKSPACES, WorkspaceView
 from k8e.errors import Conflict, K8eError, StoreFailed
 from k8e.lifecycle import Phase
@@ -311,6 +312,37 @@ async def test_a_damaged_record_is_named_with_the_remedy(store: Store, record: o
         with pytest.raises(StoreFailed, match=rf"damaged \(workspace .*{what}.*\): restore it from a backup"):
             read()
     assert store.get(WORKSPACES, OWNER, "fine") is not None
+
+
+@pytest.mark.parametrize(
+    ("contents", "cost"),
+    [
+        ("engine", "running sandboxes will then be removed"),
+        ("approvals", "what waits for an answer is then refused"),
+        ("secrets", "every secret must then be set again"),
+    ],
+)
+async def test_the_remedy_says_what_it_costs_to_go_on_without_the_file(
+    path: Path, contents: Contents, cost: str
+) -> None:
+    path.write_bytes(b"this is no database at all, but long enough to look at" * 100)
+    with pytest.raises(StoreFailed, match=cost):
+        Store(path, contents)
+
+
+async def test_a_damaged_record_is_left_out_and_logged_where_its_kind_allows_that(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind = Kind("workspace", WorkspaceView, WORKSPACES.key, may_miss=lambda fields: fields.get("last_used") == 0.0)
+    await store.commit(kind.put(_workspace("fine")))
+    await store.commit(Kind("workspace", _Other, lambda _record: (OWNER, "a")).put(_Other()))
+    assert [stored.record.tenant for stored in store.load(kind)] == ["fine"]
+    (logged,) = [vars(record) for record in caplog.records]
+    assert (logged["kind"], logged["key"]) == ("workspace", '["uid:0","a"]')
+    assert logged["error"] == "disk_bytes: str instead of an integer"
+    await store.commit(Kind("workspace", _Other, lambda _record: (OWNER, "b")).put(_Other(last_used=1.0)))
+    with pytest.raises(StoreFailed, match=r"damaged \(workspace .*b.*\)"):
+        store.load(kind)
 
 
 async def test_a_locked_file_is_named_with_the_remedy(store: Store, path: Path) -> None:

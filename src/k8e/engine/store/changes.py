@@ -6,7 +6,7 @@ none of them. Nothing here knows how a store is made: a change is what a key-val
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
@@ -17,6 +17,7 @@ __all__ = ["Change", "Changed", "Delete", "DeleteUnder", "Key", "Kind", "Put", "
 R = TypeVar("R")
 Key: TypeAlias = tuple[str, ...]
 """Of a record, among those of its kind. What a record belongs to comes first: a run's begins with its session's."""
+MayMiss: TypeAlias = Callable[[Mapping[str, object]], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +87,13 @@ class Kind(Generic[R]):
     needs a step that changes what is there.
     """
 
-    def __init__(self, name: str, record: type[R], key: Callable[[R], Key]) -> None:
+    def __init__(
+        self, name: str, record: type[R], key: Callable[[R], Key], *, may_miss: MayMiss = lambda _fields: False
+    ) -> None:
+        """`may_miss` says whether the server can do without one that is damaged, by the fields that it seems to have."""
         self.name = name
         self.key = key
+        self.may_miss = may_miss
         self.decoded = decoder(record)
         """A record from its JSON. Raises: Malformed."""
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Final, NewType, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["Malformed", "Parts", "decoder", "encoded", "encoded_with"]
+__all__ = ["Malformed", "Parts", "decoder", "encoded", "encoded_with", "fields_of"]
 
 R = TypeVar("R")
 Decode = Callable[[Any], Any]
@@ -67,6 +67,15 @@ def decoder(kind: type[R]) -> Callable[[str], R]:
         return found
 
     return read
+
+
+def fields_of(text: str) -> Mapping[str, object]:
+    """What such JSON says of its fields, true or not; nothing where it is no object at all."""
+    try:
+        parsed = _parse(text)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _plain(value: object) -> object:

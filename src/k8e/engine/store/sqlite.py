@@ -143,6 +143,15 @@ FORMATS: Final[Mapping[Contents, Sequence[str]]] = {
 """The first format that ever was, and what made the next one of it, each time: a file of any of them is taken over."""
 
 
+_AFRESH: Final[Mapping[Contents, str]] = {
+    "engine": "running sandboxes will then be removed, saved workspaces stay on disk",
+    "approvals": "what waits for an answer is then refused, and answers that were given are forgotten",
+    "secrets": "every secret must then be set again",
+    "events": "what has happened until now is then forgotten",
+}
+"""What it costs to go on without a file."""
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """A commit that was carried out, and what it changed."""
@@ -163,6 +172,7 @@ class Database(Generic[C]):
         It always survives any crash of ours; the last moments before a power loss only where that is asked for.
         """
         self.path = path
+        self._contents = contents
         # The files that SQLite puts beside it take over its mode, so it is there before SQLite looks.
         with contextlib.suppress(OSError):  # which SQLite then explains
             path.touch(mode=0o600)
@@ -199,7 +209,7 @@ class Database(Generic[C]):
         """The error for content that cannot be true."""
         return StoreFailed(
             f"{self.path} is damaged ({what}): restore it from a backup, or move it away to start afresh "
-            "(running sandboxes will then be removed, saved workspaces stay on disk)"
+            f"({_AFRESH[self._contents]})"
         )
 
     def failure(self, error: Exception) -> StoreFailed:
@@ -280,11 +290,10 @@ class RecordDatabase(Database[Change]):
             self._version = before
             raise
 
-    def load(self, kind: str, key: Key) -> Iterator[tuple[str, int, str]]:
-        """Key, version and body of all records of a kind whose keys begin like this."""
-        return self._rows(
-            "SELECT key, version, body FROM records WHERE kind=? AND key>=? AND key<?", (kind, *_range(key))
-        )
+    def load(self, kind: str, key: Key) -> list[tuple[str, int, str]]:
+        """Key, version and body of all records of a kind whose keys begin like this, as they are at one moment."""
+        sql = "SELECT key, version, body FROM records WHERE kind=? AND key>=? AND key<?"
+        return list(self._rows(sql, (kind, *_range(key))))
 
     def get(self, kind: str, key: Key) -> tuple[str, int, str] | None:
         """One record."""

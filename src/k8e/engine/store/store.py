@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from k8e.engine.store.changes import Change, Changed, Key, Kind, Stored
-from k8e.engine.store.codec import Malformed
+from k8e.engine.store.changes import Change, Changed, Kind, Stored
+from k8e.engine.store.codec import Malformed, fields_of
 from k8e.engine.store.sqlite import Contents, RecordDatabase, key_text
 from k8e.engine.store.watch import Watch
 from k8e.engine.store.writer import Writer
 from k8e.errors import StoreFailed
 
 __all__ = ["RETRY_PAUSES_S", "Store"]
+
+_log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 RETRY_PAUSES_S: Final = (0.1, 0.5, 2.0, 5.0)
@@ -50,14 +53,29 @@ class Store:
     def load(self, kind: Kind[R], *under: str) -> list[Stored[R]]:
         """All records of a kind, or those whose keys begin like this, in no order that could be relied on.
 
-        Raises: StoreFailed, also for one that is not what its class says.
+        One that is not what its class says is left out, and said in the log, where its kind allows that.
+        Raises: StoreFailed, also for any other such one.
         """
-        return [self._stored(kind, *row) for row in self._database.load(kind.name, under)]
+        found = []
+        for key, version, body in self._database.load(kind.name, under):
+            try:
+                found.append(Stored(_record(kind, key, body), version))
+            except Malformed as error:
+                if not kind.may_miss(fields_of(body)):
+                    raise self._damaged(kind, key, error) from error
+                _log.error("a damaged record is left out", extra={"kind": kind.name, "key": key, "error": str(error)})
+        return found
 
     def get(self, kind: Kind[R], *key: str) -> Stored[R] | None:
         """One record. Raises: StoreFailed."""
         row = self._database.get(kind.name, key)
-        return self._stored(kind, *row) if row is not None else None
+        if row is None:
+            return None
+        name, version, body = row
+        try:
+            return Stored(_record(kind, name, body), version)
+        except Malformed as error:
+            raise self._damaged(kind, name, error) from error
 
     async def commit(self, *changes: Change) -> int:
         """Make the changes durable, all or none; the version that they have.
@@ -99,15 +117,13 @@ class Store:
     def _leave(self, watch: Watch[Any]) -> None:
         self._watches = tuple(each for each in self._watches if each is not watch)
 
-    def _stored(self, kind: Kind[R], key: str, version: int, body: str) -> Stored[R]:
-        try:
-            record = kind.decoded(body)
-        except Malformed as error:
-            raise self._database.damaged(f"{kind.name} {key}: {error}") from error
-        if key_text(kind.key(record)) != key:
-            raise self._database.damaged(f"{kind.name} {key}: it has the content of {_name(kind.key(record))}")
-        return Stored(record, version)
+    def _damaged(self, kind: Kind[R], key: str, error: Malformed) -> StoreFailed:
+        return self._database.damaged(f"{kind.name} {key}: {error}")
 
 
-def _name(key: Key) -> str:
-    return "/".join(key)
+def _record(kind: Kind[R], key: str, body: str) -> R:
+    """Raises: Malformed."""
+    record = kind.decoded(body)
+    if key_text(kind.key(record)) != key:
+        raise Malformed(f"it has the content of {'/'.join(kind.key(record))}")
+    return record
