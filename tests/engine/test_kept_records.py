@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from dataclasses import replace
 
 import pytest
 
 from k8e.engine.records import SESSIONS, SessionRecord
-from k8e.engine.store import Store
+from k8e.engine.store import Change, Store
 from k8e.errors import SandboxLost, StoreFailed
 from k8e.lifecycle import Phase
-from k8e.model import Runtime, SessionSpec
-from tests.support.cells import OWNER
-from tests.support.restartable_engine import RestartableEngine, Write
+from k8e.model import Command, Runtime, SessionSpec, Shell
+from k8e.substrate.owners import SandboxOwners
+from tests.support.bare_machine import BareMachine
+from tests.support.cells import OWNER, Cell
+from tests.support.restartable_engine import AtWriting, RestartableEngine, Write
 
 pytestmark = pytest.mark.anyio
 
@@ -27,6 +30,22 @@ def _kept(restartable: RestartableEngine) -> dict[str, SessionRecord]:
         return {stored.record.session_id: stored.record for stored in store.load(SESSIONS)}
 
 
+def _before_any(restartable: RestartableEngine, *changes: Change) -> AtWriting:
+    """Somebody else makes these changes after the engine has read its records, and before it writes the first."""
+    turn, is_done = asyncio.Lock(), False
+
+    async def change_first(write: Write) -> None:
+        nonlocal is_done
+        async with turn:
+            if not is_done:
+                is_done = True
+                with contextlib.closing(Store(restartable.directory / "engine.sqlite")) as other:
+                    await other.commit(*changes)
+        await write()
+
+    return change_first
+
+
 async def test_a_session_that_another_gateway_has_taken_over_meanwhile_is_left_to_it(
     runtime: Runtime, restartable: RestartableEngine
 ) -> None:
@@ -35,16 +54,7 @@ async def test_a_session_that_another_gateway_has_taken_over_meanwhile_is_left_t
             await engine.create_session(OWNER, SessionSpec(runtime=runtime, session_id=name))
     before = _kept(restartable)
     theirs = replace(before["taken"], gateway="gw-other", epoch=before["taken"].epoch + 5)
-    has_taken = False
-
-    async def take_first(write: Write) -> None:
-        nonlocal has_taken
-        if not has_taken:
-            has_taken = True
-            with contextlib.closing(Store(restartable.directory / "engine.sqlite")) as other:
-                await other.commit(SESSIONS.put(theirs))
-        await write()
-
+    take_first = _before_any(restartable, SESSIONS.put(theirs))
     usual, restartable.at_writing = restartable.at_writing, take_first
     async with restartable.open() as engine:
         restartable.at_writing = usual
@@ -55,6 +65,88 @@ async def test_a_session_that_another_gateway_has_taken_over_meanwhile_is_left_t
         assert (mine.gateway, mine.epoch) == (before["mine"].gateway, before["mine"].epoch + 1), "the control"
         await engine.destroy_session(OWNER, "mine")
     assert _kept(restartable) == {"taken": theirs}
+
+
+@pytest.mark.parametrize("phase", [Phase.ACTIVE, Phase.TERMINATING])
+async def test_a_session_that_another_gateway_has_changed_meanwhile_is_neither_failed_nor_forgotten(
+    runtime: Runtime, restartable: RestartableEngine, engine_machine: BareMachine, phase: Phase
+) -> None:
+    async with restartable.open() as engine:
+        for name in ("theirs", "mine"):
+            await engine.create_session(OWNER, SessionSpec(runtime=runtime, session_id=name))
+    kept = _kept(restartable)
+    for record in kept.values():
+        await engine_machine.destroy(record.sandbox)
+        with contextlib.closing(Store(restartable.directory / "engine.sqlite")) as store:
+            await store.commit(SESSIONS.put(replace(record, phase=phase)))
+    theirs = replace(kept["theirs"], gateway="gw-other", epoch=9)
+    usual, restartable.at_writing = restartable.at_writing, _before_any(restartable, SESSIONS.put(theirs))
+    async with restartable.open() as engine:
+        restartable.at_writing = usual
+        assert _kept(restartable)["theirs"] == theirs
+        mine = [(view.session_id, view.phase) for view in engine.list_sessions(OWNER)]
+        assert mine == ([("mine", Phase.FAILED)] if phase is Phase.ACTIVE else []), "the control"
+
+
+async def test_a_session_whose_sandbox_another_living_gateway_holds_is_left_to_it(
+    runtime: Runtime, restartable: RestartableEngine
+) -> None:
+    async with restartable.open() as engine:
+        cell = Cell(engine, (await engine.create_session(OWNER, SessionSpec(runtime=runtime))).session_id)
+        await cell.sh("echo kept")
+        place = restartable.kept(cell)
+        record = _kept(restartable)[cell.id]
+    owners = restartable.machine.owners_dir
+    with contextlib.closing(SandboxOwners(owners, "gw-other")) as other:
+        own = other.make(record.sandbox)
+        theirs = replace(record, gateway="gw-other", epoch=own.epoch)
+        with contextlib.closing(Store(restartable.directory / "engine.sqlite")) as store:
+            await store.commit(SESSIONS.put(theirs))
+        async with restartable.open() as engine:
+            assert engine.list_sessions(OWNER) == []
+            assert _kept(restartable)[cell.id] == theirs
+            assert record.sandbox in await restartable.machine.survivors()
+            assert (place / "transcript").exists()
+
+
+def _damage(restartable: RestartableEngine, kind: str) -> None:
+    """One field of all records of a kind has a type that it cannot have."""
+    with contextlib.closing(sqlite3.connect(restartable.directory / "engine.sqlite", isolation_level=None)) as file:
+        file.execute("UPDATE records SET body=json_set(body, '$.owner', 7) WHERE kind=?", (kind,))
+
+
+async def test_a_damaged_record_of_a_run_or_a_terminal_is_left_out_and_the_server_starts(
+    runtime: Runtime, restartable: RestartableEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with restartable.open() as engine:
+        await engine.create_session(OWNER, SessionSpec(runtime=runtime, session_id="s"))
+        await engine.start_run(OWNER, "s", Command(what=Shell("sleep 600")))
+        await engine.create_terminal(OWNER, "s", argv=["sleep", "600"])
+    for kind in ("run", "terminal"):
+        _damage(restartable, kind)
+    async with restartable.open() as engine:
+        assert engine.list_runs(OWNER, "s") == []
+        assert engine.get_session(OWNER, "s").phase is Phase.ACTIVE
+        await engine.destroy_session(OWNER, "s")
+    assert [record.getMessage() for record in caplog.records].count("a damaged record is left out") == 2
+
+
+async def test_a_damaged_record_of_a_session_stops_a_start_that_has_changed_nothing(
+    runtime: Runtime, restartable: RestartableEngine
+) -> None:
+    async with restartable.open() as engine:
+        for name in ("fine", "damaged"):
+            await engine.create_session(OWNER, SessionSpec(runtime=runtime, session_id=name))
+    made = frozenset(restartable.machine.made)
+    owners = restartable.machine.owners_dir / "sandboxes"
+    held = {path.name: path.read_bytes() for path in owners.iterdir() if path.name in made}
+    _damage(restartable, "session")
+    for _ in range(2):
+        with pytest.raises(StoreFailed, match=r"damaged .session .*owner: int.*running sandboxes will then be removed"):
+            async with restartable.open():
+                pass
+    assert await restartable.machine.survivors() == made
+    assert {path.name: path.read_bytes() for path in owners.iterdir() if path.name in made} == held
 
 
 async def test_sessions_are_taken_back_where_that_cannot_be_written_down(

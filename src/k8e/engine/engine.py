@@ -19,7 +19,7 @@ from typing import Final
 
 from k8e.byte_budget import Reserve, unlimited
 from k8e.engine import ceilings, lists
-from k8e.engine.apply_recovery import recover
+from k8e.engine.apply_recovery import read_kept, recover
 from k8e.engine.approvals import Approval, Approvals
 from k8e.engine.commands import Commands, processes
 from k8e.engine.egress import Egress, EgressCounts
@@ -619,6 +619,7 @@ class Engine:
     # The engine's own life
 
     async def _begin(self) -> None:
+        kept = read_kept(self._store)
         self._sessions.gateway = gateway_id(self._settings.data_dir / "gateway")
         await self._substrate.begin(
             self._tasks,
@@ -629,7 +630,7 @@ class Engine:
         self._runtimes = (await self._substrate.capabilities()).runtimes
         self._tasks.start(self._egress.listen(self._substrate.decisions), name="egress decisions")
         self._tasks.start(self._watch.listen(), name="sandbox changes")
-        await recover(self._store, self._substrate, self._sessions, self._runs, self._terminals)
+        await recover(kept, self._store, self._substrate, self._sessions, self._runs, self._terminals)
         for session in self._sessions:
             if session.is_live:
                 self._commands.adopt(session)

@@ -148,10 +148,10 @@ class Sessions:
         return self.settings.data_dir / "sessions"
 
     async def clear_leftovers(self) -> None:
-        """Remove what a crash has left of sessions that are no more."""
-        held = {session.box.id for session in self if session.box is not None}
+        """Remove what a crash has left of sessions that are no more: neither here nor with another gateway."""
+        kept = {stored.record.sandbox for stored in self._store.load(SESSIONS)}
         for path in self._directories.glob("*"):
-            if path.name not in held:
+            if path.name not in kept:
                 await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
 
     async def create(self, owner: OwnerId, spec: SessionSpec, admit: Admit) -> Session:

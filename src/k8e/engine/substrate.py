@@ -218,6 +218,10 @@ class Substrate(Protocol):
         kept warm."""
         ...
 
+    async def elsewhere(self) -> frozenset[SandboxId]:
+        """Those that another living gateway holds. Raises: SandboxFailed when that cannot be seen now."""
+        ...
+
     async def create_workspace(self, workspace: WorkspaceId, disk_bytes: int) -> None:
         """Make a workspace that outlives sandboxes; an existing one is left as it is."""
         ...

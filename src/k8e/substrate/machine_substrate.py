@@ -187,6 +187,10 @@ class MachineSubstrate:
         with self._substrate_errors():
             return {sandbox: self._held(sandbox) for sandbox in found - warm if self._owners.may_remove(sandbox)}
 
+    async def elsewhere(self) -> frozenset[SandboxId]:
+        with self._substrate_errors():
+            return frozenset(each for each in self._owners.known() if not self._owners.may_remove(each))
+
     def _held(self, sandbox: SandboxId) -> Held:
         live = self._live.get(sandbox)
         if live is None:
