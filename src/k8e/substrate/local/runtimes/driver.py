@@ -4,8 +4,9 @@ How that is done is the driver's own: from an overlay and a bundle for an OCI ru
 virtual machine; over a unix socket, a virtio port or vsock. `LocalMachine` knows records, ids, networks, images,
 workspaces, deaths and removal, and no name of a runtime.
 
-What a driver may count on: its calls for one sandbox never overlap while it is built, given a workspace or removed; the
-sandbox's directory and its record are there before `build`, and the init that `build` returns is written down at once.
+What a driver may count on: `build`, `mount_workspace` and `remove` of one sandbox never overlap; the sandbox's directory and
+its record are there before `build`, and the init that `build` returns is written down at once. Any other call may come at any
+time, also from another thread, and also while the sandbox is being removed: what it needs may just be gone.
 
 What it owes: a sandbox can be removed without any memory of it, because a crash can come at any line and a record can be
 unreadable. So every process that it starts is in the sandbox's control groups; every file, mount and loop device of it lies
