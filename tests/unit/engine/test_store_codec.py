@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import types
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -15,8 +17,9 @@ from hypothesis import strategies as st
 from k8e.engine.approvals import APPROVALS, Approval
 from k8e.engine.records import RUNS, SESSIONS, TERMINALS, RunRecord, SessionRecord, TerminalRecord
 from k8e.engine.secrets import SECRETS, SecretRecord
-from k8e.engine.store import Kind
+from k8e.engine.store import Entry, Kind
 from k8e.engine.store.codec import Malformed, decoder, encoded, encoded_with
+from k8e.engine.store.sqlite import FORMATS, Contents
 from k8e.engine.workspaces import WORKSPACES, WorkspaceView
 from k8e.lifecycle import Phase
 from k8e.model import (
@@ -232,3 +235,77 @@ def test_the_form_on_disk_changes_only_with_the_format(kind: Kind[Any], record: 
     """Whoever changes one of these makes a new format of the file, with a step that brings old records into it."""
     assert kind.put(record).body == form
     assert kind.decoded(form) == record
+
+
+def _shape(kind: Any) -> object:
+    """What may be written of a type: its fields with theirs, down to the words of enumerations."""
+    while hasattr(kind, "__supertype__"):
+        kind = kind.__supertype__
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return ["optional", *(_shape(each) for each in args if each is not types.NoneType)]
+    if origin is not None:
+        return [origin.__name__, *(_shape(each) for each in args if each is not Ellipsis)]
+    if not dataclasses.is_dataclass(kind):
+        return [kind.__name__, *map(str, kind if issubclass(kind, StrEnum) else ())]
+    hints = get_type_hints(kind)
+    missing = dataclasses.MISSING
+    return {
+        each.name: [_shape(hints[each.name]), each.default is missing and each.default_factory is missing]
+        for each in dataclasses.fields(kind)
+    }
+
+
+def _digest(contents: Contents) -> str:
+    shapes = [[kind.name, _shape(type(record))] for kind, record, _ in FORMS if kind in FILES[contents]]
+    if contents == "events":
+        shapes = [["entry", _shape(Entry)]]
+    return hashlib.sha256(json.dumps(shapes).encode()).hexdigest()[:16]
+
+
+FILES: dict[Contents, tuple[Kind[Any], ...]] = {
+    "engine": (SESSIONS, RUNS, TERMINALS, WORKSPACES),
+    "approvals": (APPROVALS,),
+    "secrets": (SECRETS,),
+    "events": (),
+}
+NEWEST_FORMAT: dict[Contents, tuple[int, str]] = {
+    "engine": (6, "7ff77eeb9d8848d2"),
+    "approvals": (3, "17ddbeb066313523"),
+    "secrets": (2, "456fd27b26141d78"),
+    "events": (1, "23560a6912fd7faa"),
+}
+"""How many formats each file has had, and what its records are in the last one.
+
+Where the second has changed, so must the first: an older server would take the file for its own, and stop at the first
+record that it does not know. Add a format to `FORMATS`, with a step that brings what is there into the new form.
+"""
+
+
+@pytest.mark.parametrize("contents", FORMATS)
+def test_a_changed_record_needs_a_new_format(contents: Contents) -> None:
+    assert (len(FORMATS[contents]), _digest(contents)) == NEWEST_FORMAT[contents]
+
+
+def test_every_kind_is_in_a_file() -> None:
+    assert {kind.name for kinds in FILES.values() for kind in kinds} == {kind.name for kind, _, _ in FORMS}
+
+
+def test_another_field_another_type_and_another_word_are_another_shape() -> None:
+    class Other(StrEnum):
+        RED = "red"
+        BLUE = "bluish"
+
+    Other.__name__ = Colour.__name__
+    inner: list[tuple[str, Any]] = [("number", int), ("words", tuple[str, ...])]
+    shapes = [
+        dataclasses.make_dataclass("Record", fields)
+        for fields in (
+            [("colour", Colour), ("inner", dataclasses.make_dataclass("Inner", inner))],
+            [("colour", Other), ("inner", dataclasses.make_dataclass("Inner", inner))],
+            [("colour", Colour), ("inner", dataclasses.make_dataclass("Inner", [*inner, ("new", bool)]))],
+            [("colour", Colour), ("inner", dataclasses.make_dataclass("Inner", [inner[0], ("words", str)]))],
+            [("colour", Colour)],
+        )
+    ]
+    assert len({json.dumps(_shape(each)) for each in shapes}) == len(shapes)
