@@ -9,6 +9,7 @@
     ├── Exhausted          a stated limit is reached; free something or retry later
     ├── HostUnsupported    fix the host (the text says how)
     ├── SandboxFailed      we could not build or reach the sandbox
+    │   ├── SandboxUnreachable   its agent does not answer now; it may run: try again
     │   └── SandboxLost    it was there and died; its work is gone
     └── StoreFailed        the server's own state cannot be read or written
         └── DiskFull       free space on the server's disk
@@ -29,6 +30,7 @@ __all__ = [
     "NotFound",
     "SandboxFailed",
     "SandboxLost",
+    "SandboxUnreachable",
     "StoreFailed",
     "Unauthenticated",
 ]
@@ -89,6 +91,10 @@ class SandboxFailed(K8eError):
     def __init__(self, step: str, cause: object = "") -> None:
         super().__init__(f"{step}: {cause}" if cause else step)
         self.step = step
+
+
+class SandboxUnreachable(SandboxFailed):
+    """Its agent does not answer now. It may run, and so may what was started in it."""
 
 
 class SandboxLost(SandboxFailed):

@@ -13,11 +13,12 @@ from k8e.engine.settings import EngineSettings
 from k8e.engine.substrate import Change
 from k8e.errors import HostUnsupported, SandboxFailed
 from k8e.lifecycle import Phase
-from k8e.model import Death, Decision, Runtime, SandboxId, SessionSpec, Verdict
+from k8e.model import Command, Death, Decision, Outcome, Runtime, SandboxId, SessionSpec, Shell, Status, Verdict
 from k8e.substrate.machine_substrate import MachineSubstrate
 from k8e.substrate.pool import PoolSettings
 from tests.support.bare_machine import BareMachine
-from tests.support.cells import OWNER, open_cell
+from tests.support.cells import OWNER, Cell, open_cell
+from tests.support.cut_off import CutOff
 from tests.support.restartable_engine import OwnSandboxes, RestartableEngine
 
 pytestmark = pytest.mark.anyio
@@ -130,3 +131,84 @@ async def test_what_a_substrate_cannot_do_is_refused_with_its_reason(fragile: En
         await fragile.create_session(OWNER, SessionSpec(image="python:3.12"))
     assert fragile.status().sessions == 0
     assert (await fragile.create_session(OWNER, SessionSpec(tenant="can-be-had"))).phase is Phase.ACTIVE
+
+
+_TALKS = 'n=0; until [ -e go ]; do n=$((n+1)); echo "$n"; sleep 0.01; done; echo "ended after $n"; exit 3'
+
+
+async def _end(engine: Engine, run_id: str) -> Outcome:
+    async with asyncio.timeout(60):
+        async for item in engine.open_run(OWNER, run_id):
+            if isinstance(item, Outcome):
+                return item
+    raise AssertionError("a run without an outcome")
+
+
+def _is_whole(engine: Engine, run_id: str) -> bool:
+    """Whether a run that talked was read to its end without a gap."""
+    lines = engine.poll_run(OWNER, run_id).stdout.decode().splitlines()
+    count = len(lines) - 1
+    return lines == [*map(str, range(1, count + 1)), f"ended after {count}"]
+
+
+async def _refuses(cell: Cell) -> None:
+    """The control: nothing that needs the sandbox's agent works."""
+    with pytest.raises(SandboxFailed, match="reach the sandbox's agent"):
+        await cell.sh("true")
+
+
+@pytest.fixture
+def cut_off(restartable: RestartableEngine, monkeypatch: pytest.MonkeyPatch) -> CutOff:
+    # A sandbox that does not answer may be about to die: how long that is waited for makes no difference here.
+    monkeypatch.setattr("k8e.engine.boxes._DYING_S", 0.0)
+    restartable.machine = machine = CutOff(restartable.machine)
+    return machine
+
+
+async def test_a_run_whose_sandbox_cannot_be_reached_for_a_while_goes_on_to_its_end(
+    runtime: Runtime, restartable: RestartableEngine, cut_off: CutOff
+) -> None:
+    async with restartable.open() as engine, open_cell(engine, runtime) as cell:
+        run_id = (await engine.start_run(OWNER, cell.id, Command(what=Shell(_TALKS)))).run_id
+        await _until(lambda: b"10\n" in engine.poll_run(OWNER, run_id).stdout)
+        await cut_off.cut()
+        await _refuses(cell)
+        assert engine.poll_run(OWNER, run_id).status is Status.RUNNING
+        cut_off.heal()
+        await cell.write("go", b"")
+        assert (await _end(engine, run_id)).exit_code == 3
+        assert _is_whole(engine, run_id)
+
+
+async def test_runs_and_terminals_of_a_sandbox_that_cannot_be_reached_at_a_restart_are_not_lost(
+    runtime: Runtime, restartable: RestartableEngine, cut_off: CutOff
+) -> None:
+    async with restartable.open() as engine:
+        cell = Cell(engine, (await engine.create_session(OWNER, SessionSpec(runtime=runtime))).session_id)
+        run_id = (await engine.start_run(OWNER, cell.id, Command(what=Shell(_TALKS)))).run_id
+        asked = ["/bin/sh", "-c", "read line; echo got $line; exec sleep 600"]
+        terminal_id = (await engine.create_terminal(OWNER, cell.id, argv=asked)).terminal_id
+        await _until(lambda: b"10\n" in engine.poll_run(OWNER, run_id).stdout)
+    await cut_off.cut()
+    async with restartable.open() as engine:
+        cell = Cell(engine, cell.id)
+        await _refuses(cell)
+        assert engine.poll_run(OWNER, run_id).status is Status.RUNNING
+        cut_off.heal()
+        await cell.write("go", b"")
+        assert (await _end(engine, run_id)).exit_code == 3
+        assert _is_whole(engine, run_id)
+        shown = b""
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await engine.write_terminal(OWNER, terminal_id, b"this\n")
+                    break
+                except SandboxFailed:
+                    await asyncio.sleep(0.05)  # it is still being taken up again
+            async for piece in engine.open_terminal(OWNER, terminal_id):
+                assert isinstance(piece, bytes)
+                shown += piece
+                if b"got this" in shown:
+                    break
+        await engine.destroy_all()

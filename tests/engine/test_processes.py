@@ -291,6 +291,16 @@ async def test_long_names_of_programs_do_not_break_the_list(cell: Cell) -> None:
     assert {each.exec_id for each in await cell.engine.list_execs(OWNER, cell.id)} == {"long-0", "long-1"}
 
 
+async def test_a_command_is_listed_as_what_it_is_until_it_is_forgotten(cell: Cell) -> None:
+    text = "echo read and ended"
+    assert (await cell.engine.exec(OWNER, cell.id, _shell(text), exec_id="mine")).stdout == b"read and ended\n"
+    (ended,) = await cell.engine.list_execs(OWNER, cell.id)
+    assert (ended.is_running, ended.is_kept, ended.command) == (False, False, text)
+    run = await cell.engine.start_run(OWNER, cell.id, _shell("exec sleep 600"))
+    listed = {each.exec_id: each for each in await cell.engine.list_execs(OWNER, cell.id)}
+    assert (listed[run.run_id].is_kept, listed[run.run_id].command) == (True, "exec sleep 600")
+
+
 async def test_a_list_after_a_restart_says_when_and_what(restartable: RestartableEngine, runtime: Runtime) -> None:
     async with restartable.open() as engine:
         view = await engine.create_session(OWNER, SessionSpec(runtime=runtime))

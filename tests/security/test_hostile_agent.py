@@ -549,7 +549,7 @@ def _talks(size: int, *, pid: int | None) -> Answer:
 
 async def _started(box: Box, tasks: Tasks) -> Process:
     process, stream = Process(cast("Session", _InSession(box)), "exec-1", tasks), ProcessStream(box, "exec-1", tasks)
-    process.read_from(Reading(stream=stream), ended=lambda _was_refused: None)
+    process.begin_reading(Reading(stream=stream), left=lambda _parting: None)
     await stream.start({"id": "exec-1"})
     return process
 

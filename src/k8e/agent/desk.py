@@ -207,6 +207,7 @@ class Desk:
 
     def _kill(self, args: Dict[str, Any]) -> None:
         subject, number = self._find(args), fields.integer(args, "signal", 9)
+        _check_same(subject, args)
         if not 0 < number < 65:
             raise Refusal("invalid", "signal %d does not exist" % number)
         if number == 9:

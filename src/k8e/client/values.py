@@ -291,7 +291,7 @@ class ExecInfo:
 
     exec_id: str
     command: str
-    """The beginning of what it runs; after a restart of the server perhaps only the program."""
+    """The beginning of what it runs; perhaps only the program, after a restart of the server or where nobody reads it."""
     pid: int
     """Inside the sandbox; 0 until it has started."""
     started_at: float

@@ -14,7 +14,7 @@ from typing import Final
 
 from k8e.engine.backoff import DEFAULT_BACKOFF, Backoff, BackoffSettings
 from k8e.engine.substrate import Substrate
-from k8e.errors import SandboxFailed, SandboxLost
+from k8e.errors import SandboxFailed, SandboxLost, SandboxUnreachable
 from k8e.model import Death, EgressPolicy, SandboxId
 from k8e.tasks import Tasks
 from k8e.wire.aio import Link, LinkLost, ProtocolError
@@ -60,7 +60,7 @@ class Box:
         await self._substrate.set_egress(self.id, policy)
 
     async def link(self) -> Link:
-        """A working link, or one that was a moment ago. Raises: SandboxLost, SandboxFailed."""
+        """A working link, or one that was a moment ago. Raises: SandboxLost, SandboxUnreachable."""
         # A lost one may still be here: whoever forgets it has its turn later than those that the loss has woken.
         if self._link is not None and not self._link.is_lost:
             return self._link
@@ -103,7 +103,7 @@ class Box:
         if wait_s := self._backoff.wait_s(_now()):
             await self._ends_within(wait_s)
 
-    def _hangs_up(self) -> SandboxFailed:
+    def _hangs_up(self) -> SandboxUnreachable:
         return self._out_of_reach(f"it hung up {self._backoff.failures} times in a row")
 
     async def unreachable(self, error: Exception) -> SandboxFailed:
@@ -114,9 +114,9 @@ class Box:
             return self.lost()
         return self._out_of_reach(error)
 
-    def _out_of_reach(self, why: Exception | str) -> SandboxFailed:
+    def _out_of_reach(self, why: Exception | str) -> SandboxUnreachable:
         reason = f"out of touch with the sandbox: {self.out_of_touch}" if self.out_of_touch else why
-        return SandboxFailed("reach the sandbox's agent", reason)
+        return SandboxUnreachable("reach the sandbox's agent", reason)
 
     async def _ends_within(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

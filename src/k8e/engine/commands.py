@@ -20,15 +20,16 @@ from k8e.engine.ceilings import bounded
 from k8e.engine.egress import Egress
 from k8e.engine.events import EventLog
 from k8e.engine.ids import check_client_id
-from k8e.engine.process import Follower, Process, ProcessView, Reading, ask
+from k8e.engine.process import Follower, Parting, Process, ProcessView, Reading, ask
 from k8e.engine.process_stream import STDERR, STDOUT, ProcessStream, exec_args
 from k8e.engine.questions import FoundProgram
+from k8e.engine.readers import Readers
 from k8e.engine.recording import Recorder, title
 from k8e.engine.resumable import IN_SANDBOX_BYTES, ResumableCommands
 from k8e.engine.secrets import Secrets
 from k8e.engine.session import Session, Use
 from k8e.engine.sessions import Sessions
-from k8e.errors import Exhausted, HostUnsupported, InvalidSpec, K8eError, SandboxFailed
+from k8e.errors import Exhausted, HostUnsupported, InvalidSpec, K8eError, SandboxFailed, SandboxUnreachable
 from k8e.loop_turns import InTurns
 from k8e.model import MIB, Command, Denial, ExecResult, Outcome, ProcessInfo, Reason, SandboxId
 from k8e.random_ids import new_id
@@ -45,6 +46,7 @@ _INPUT_WAIT_S: Final = 10.0
 """For a command that does not read; then the caller asks again."""
 _ARGS_CHARS: Final = 4096
 _PROGRAM_CHARS: Final = 256
+_NONE_KEPT: Final[Mapping[str, Process]] = {}
 
 RECORDED_PER_OWNER = 64 * MIB
 RECORDED = 256 * MIB
@@ -67,8 +69,8 @@ class Commands:
         self._recording = ByteBudget(per_owner=RECORDED_PER_OWNER, total=RECORDED)
         self._kept_output = ByteBudget(per_owner=RESUMABLE_PER_OWNER, total=RESUMABLE)
         self._resumable: dict[SandboxId, ResumableCommands] = {}
-        self._processes: dict[Session, dict[str, Process]] = {}
-        """Those that are being read from their sandboxes."""
+        self._readers: dict[Session, dict[str, Readers]] = {}
+        """Of all that is being read from its sandbox, by its id."""
 
     async def start(
         self,
@@ -129,26 +131,20 @@ class Commands:
             raise Exhausted(f"session {session.session_id} already runs {running} commands: wait for one to end")
 
     def _register(self, process: Process, reading: Reading) -> None:
-        """From now on it is known by its id. A reader who comes again takes the place of the one before, unless refused."""
-        session, processes = process.session, self._processes.setdefault(process.session, {})
-        if (before := processes.get(process.id)) is not None:
-            before.replace_reader()
-        processes[process.id] = process
+        """From now on it is known by its id, beside whoever read it before until the sandbox has answered."""
+        session, name = process.session, process.id
+        readers = self._readers.setdefault(session, {}).setdefault(name, Readers())
+        readers.add(process)
 
-        def ended(was_refused: bool) -> None:
-            # The session's table, which may be a newer one than when this was registered.
-            processes = self._processes.get(session, {})
-            if processes.get(process.id) is not process:
-                return
-            del processes[process.id]
-            if before is not None and was_refused:
-                before.restore_reader()
-                if before.is_being_read:
-                    processes[process.id] = before
-            if not processes:
-                del self._processes[session]
+        def left(parting: Parting | None) -> None:
+            readers.leave(process, parting)
+            of_session = self._readers.get(session, {})
+            if not readers and of_session.get(name) is readers:
+                del of_session[name]
+                if not of_session:
+                    del self._readers[session]
 
-        process.read_from(reading, ended=ended)
+        process.begin_reading(reading, left=left)
 
     def title(self, session: Session, command: Command) -> str:
         """The beginning of its text; values of secrets are masked."""
@@ -185,18 +181,48 @@ class Commands:
     async def is_known(self, session: Session, exec_id: str) -> bool:
         """Whether the session's sandbox runs such a command, or has, and not forgotten it."""
         return any(
-            answers.text(each, "id", most_bytes=_EXEC_ID_BYTES) == exec_id for each in await self._known(session)
+            answers.text(each, "id", most_bytes=_EXEC_ID_BYTES) == exec_id
+            for each in await self._entries_in_sandbox(session)
         )
 
-    async def _known(self, session: Session) -> Sequence[Mapping[str, Any]]:
+    async def _entries_in_sandbox(self, session: Session) -> Sequence[Mapping[str, Any]]:
         answer = await ask(session, "execs", {}, kind="session", name=session.session_id)
         return answers.rows(answer, "execs", most=_MAX_PROCESSES)
 
-    async def views(self, session: Session) -> list[ProcessView]:
-        """Every process that its sandbox runs for a caller, or has run and not forgotten; oldest first."""
-        ours = self._processes.get(session, {})
-        found = [_view(entry, ours) async for entry in InTurns(await self._known(session))]
+    async def views(self, session: Session, kept: Mapping[str, Process]) -> list[ProcessView]:
+        """Every process that its sandbox runs for a caller, or has run and not forgotten; oldest first.
+
+        `kept` are its background runs and terminals, by their ids.
+        """
+        found = [self._view(session, entry, kept) async for entry in InTurns(await self._entries_in_sandbox(session))]
         return sorted(found, key=lambda view: (view.started_at, view.exec_id))
+
+    def _view(self, session: Session, entry: Mapping[str, Any], kept: Mapping[str, Process]) -> ProcessView:
+        """The sandbox's word on what there is; ours on what it is for."""
+        exec_id = answers.text(entry, "id", most_bytes=_EXEC_ID_BYTES)
+        program = answers.note(entry, "program", most=_PROGRAM_CHARS)
+        title, our_time = self._described(session, exec_id, kept)
+        return ProcessView(
+            exec_id=exec_id,
+            pid=answers.integer(entry, "pid", most=answers.INT32),
+            is_running=entry.get("running") is True,
+            has_terminal=entry.get("pty") is True,
+            takes_input=entry.get("input") is True,
+            is_kept=exec_id in kept,
+            command=title or program,
+            # An agent that was started before an upgrade does not tell.
+            started_at=max(0.0, answers.seconds(entry, "started_at")) or our_time,
+        )
+
+    def _described(self, session: Session, exec_id: str, kept: Mapping[str, Process] = _NONE_KEPT) -> tuple[str, float]:
+        """Its command in short and when it was started, as far as that is known here."""
+        if (process := kept.get(exec_id)) is not None:
+            return process.title, process.started_at
+        for reader in self._readers.get(session, {}).get(exec_id, ()):
+            if reader.title:
+                return reader.title, reader.started_at
+        resumable = self._resumable.get(session.live_box().id)
+        return (resumable.described(exec_id) if resumable is not None else None) or ("", 0.0)
 
     async def follow(self, session: Session, exec_id: str, offsets: Mapping[int, int]) -> Follower:
         """Read it from its sandbox, beside whoever else does, from these offsets or from what is still there.
@@ -292,6 +318,8 @@ class Commands:
         if box.id not in self._resumable:
             self._resumable[box.id] = ResumableCommands(
                 self._sessions.place(session) / "resumable",
+                self._sessions.files,
+                self._tasks,
                 limit=session.spec.limits.output_bytes,
                 reserve=functools.partial(self._kept_output.open, session.owner),
             )
@@ -331,10 +359,12 @@ class Commands:
         keep_in_sandbox_bytes: int = 0,
         is_resumable: bool = False,
         stop: bool = False,
+        is_patient: bool = False,
     ) -> None:
         """Read a process that already runs, in place of whoever does; with `stop`, giving up half-way ends it.
 
-        With `is_resumable` its end is told, and perhaps not heard; of others it is written down. Raises: SandboxLost.
+        With `is_resumable` its end is told, and perhaps not heard; of others it is written down. With `is_patient` a sandbox
+        that cannot be reached now is no error: whoever reads the process tries again. Raises: SandboxLost, SandboxUnreachable.
         """
         box = process.session.live_box()
         stream = ProcessStream(box, process.id, self._tasks, keep_in_sandbox_bytes=keep_in_sandbox_bytes)
@@ -350,9 +380,9 @@ class Commands:
         try:
             await stream.attach(offsets)
         except BaseException as error:
-            await process.close(
-                kill=stop and isinstance(error, asyncio.CancelledError), was_refused=isinstance(error, K8eError)
-            )
+            if is_patient and isinstance(error, SandboxUnreachable):
+                return
+            await process.close(kill=stop, was_refused=isinstance(error, K8eError))
             raise
 
     async def take_over(self, session: Session, exec_id: str, offsets: Mapping[int, int], *, stop: bool) -> Process:
@@ -360,9 +390,8 @@ class Commands:
 
         Raises: SandboxLost. Where there is no such command, reading the process raises NotFound.
         """
-        ours = self._processes.get(session, {}).get(exec_id)
-        title, started_at = (ours.title, ours.started_at) if ours is not None else ("", None)
-        process = Process(session, exec_id, self._tasks, title=title, started_at=started_at)
+        title, started_at = self._described(session, exec_id)
+        process = Process(session, exec_id, self._tasks, title=title, started_at=started_at or None)
         await self.attach(process, offsets, keep_in_sandbox_bytes=IN_SANDBOX_BYTES, is_resumable=True, stop=stop)
         return process
 
@@ -401,25 +430,6 @@ class Commands:
     def _denials(self, sandbox: SandboxId) -> Callable[[], Awaitable[tuple[Denial, ...]]]:
         """Whatever the sandbox is denied from now on."""
         return functools.partial(self._egress.denials_since, sandbox, self._egress.mark(sandbox))
-
-
-def _view(entry: Mapping[str, Any], ours: Mapping[str, Process]) -> ProcessView:
-    """The sandbox's word on what there is; ours on what it is for."""
-    exec_id = answers.text(entry, "id", most_bytes=_EXEC_ID_BYTES)
-    process = ours.get(exec_id)
-    program = answers.note(entry, "program", most=_PROGRAM_CHARS)
-    started_at = max(0.0, answers.seconds(entry, "started_at"))
-    return ProcessView(
-        exec_id=exec_id,
-        pid=answers.integer(entry, "pid", most=answers.INT32),
-        is_running=entry.get("running") is True,
-        has_terminal=entry.get("pty") is True,
-        takes_input=entry.get("input") is True,
-        is_kept=process is not None and process.output is not None,
-        command=(process.title if process is not None else "") or program,
-        # An agent that was started before an upgrade does not tell.
-        started_at=started_at or (process.started_at if process is not None else 0.0),
-    )
 
 
 async def processes(session: Session) -> list[ProcessInfo]:

@@ -300,7 +300,7 @@ class Engine:
     ) -> Process:
         """A foreground command's output again, in place of who read it; `stop` is for callers who end it when they leave."""
         session = self._sessions.find(owner, session_id)
-        if self._kept_process(session, exec_id) is not None:
+        if exec_id in self._kept_processes(session):
             raise InvalidSpec(
                 f"must be set for {exec_id}, whose output is kept for any number of readers", field="follow"
             )
@@ -311,20 +311,21 @@ class Engine:
     ) -> Follower:
         """Any process's output, beside whoever else reads it; it does not wait for this reader."""
         session = self._sessions.find(owner, session_id)
-        process = self._kept_process(session, exec_id)
+        process = self._kept_processes(session).get(exec_id)
         if process is not None:
             return Follower(process.follow(offsets or {}, waits=False), offsets or {}, process=process)
         return await self._commands.follow(session, exec_id, offsets or {})
 
-    def _kept_process(self, session: Session, exec_id: str) -> Process | None:
-        """A background run or a terminal."""
-        kept = [each.process for each in self._runs.of(session)]
-        kept += [each.process for each in self._terminals.of(session)]
-        return next((each for each in kept if each.id == exec_id), None)
+    def _kept_processes(self, session: Session) -> Mapping[str, Process]:
+        """Its background runs and terminals, by their ids."""
+        runs = [run.process for run in self._runs.of(session)]
+        terminals = [terminal.process for terminal in self._terminals.of(session)]
+        return {process.id: process for process in (*runs, *terminals)}
 
     async def list_execs(self, owner: OwnerId, session_id: str) -> list[ProcessView]:
         """Every command, background run and terminal's program of a session that its sandbox knows."""
-        return await self._commands.views(self._sessions.find(owner, session_id))
+        session = self._sessions.find(owner, session_id)
+        return await self._commands.views(session, self._kept_processes(session))
 
     async def signal_exec(self, owner: OwnerId, session_id: str, exec_id: str, signal: int) -> None:
         """Signal any of them; 9 ends everything it started."""

@@ -10,27 +10,37 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
+import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from k8e.engine.process_stream import SIGKILL, Output, ProcessStream, lost, remote_failure
 from k8e.engine.recording import Recorder
 from k8e.engine.resumable import ResumableCommands
 from k8e.engine.session import Session, Use
-from k8e.errors import Conflict, K8eError, NotFound, SandboxFailed
+from k8e.errors import K8eError, NotFound, SandboxFailed, SandboxUnreachable
 from k8e.model import Denial, Outcome
 from k8e.tasks import Tasks
 from k8e.wire.aio import LinkLost, RemoteError
 from k8e.wire.outbox import WINDOW
 
-__all__ = ["Follower", "Item", "OutputStore", "Process", "ProcessView", "Reading", "ask"]
+__all__ = ["Follower", "Item", "OutputStore", "Parting", "Process", "ProcessView", "Reading", "ask"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 Item: TypeAlias = Output | Outcome
+Parting: TypeAlias = Callable[[], None]
+"""What a reader that leaves wants done with the process, if no other reader has it by then."""
 
 _HELD_BYTES: Final = 2 * WINDOW
 """Of output that comes before word of the process's start, as it may from one that is attached to."""
+_OUT_OF_REACH_FIRST_S: Final = 0.1
+_OUT_OF_REACH_MOST_S: Final = 10.0
+"""Between two tries at reading a process that cannot be reached."""
 
 
 Place: TypeAlias = Any
@@ -92,7 +102,7 @@ class ProcessView:
     is_kept: bool
     """Whether its output is kept for whoever comes: of a background run or a terminal."""
     command: str
-    """In short; after a restart of ours perhaps only the program."""
+    """In short; perhaps only the program, after a restart of ours or where nobody has read it for a while."""
     started_at: float
 
 
@@ -171,38 +181,35 @@ class Process:
         self._tasks = tasks
         self._reading: Reading | None = None
         self._use: Use | None = None
-        self._on_reading_ended: Callable[[bool], None] = lambda _was_refused: None
-        self._replayed: Iterator[Output] = iter(())
+        self._on_left: Callable[[Parting | None], None] = lambda _parting: None
+        self._replayed: AsyncGenerator[Output, None] | None = None
+        """What is kept of it and the reader is given first."""
         self._held_back: collections.deque[Item] = collections.deque()
         self._last: Output | None = None
         """Given to the reader, who may not have it yet."""
-        self._has_heard = False
-        """Whether its sandbox has said anything of it to this reader."""
-        self._is_read_out = False
+        self._has_left = False
         """Whether its one reader has the end, or has left."""
-        self._is_replaced = False
-        """Whether another reader has come for it."""
-        self._is_to_be_killed = False
-        """Whether its reader left to end it when another one had come for it."""
-        self._is_told = False
+        self._is_resumed = False
+        """Whether it is known that this reader, and nobody before it, has the command now."""
+        self._has_told_end = False
         self._changed = asyncio.Event()
         """Set, and replaced, whenever there is more to read or the end to hear of."""
         self._reader: asyncio.Task[None] | None = None
 
     # --- reading it from its sandbox: for its one reader -------------------------------------------------------------------
 
-    def read_from(self, reading: Reading, *, ended: Callable[[bool], None]) -> None:
-        """From now on it is being read, and its session is in use until it ends or is let go of.
+    def begin_reading(self, reading: Reading, *, left: Callable[[Parting | None], None]) -> None:
+        """From now on it is being read, and its session is in use until this reader has the end or leaves.
 
-        Then `ended` is called, with True where the sandbox has refused this reader.
+        Then `left` is called with what the reader wants done with the process, if anything.
         """
         self._reading = reading
-        self._on_reading_ended = ended
+        self._on_left = left
         self._use = Use(self.session)
         if reading.resumable is not None:
-            reading.resumable.resume(self.id)
+            reading.resumable.extend(self.id)
             if reading.keeps_output:
-                self._replayed = reading.resumable.keep(self.id).replay()
+                self._replayed = reading.resumable.replay(self.id)
 
     @property
     def age_ms(self) -> int:
@@ -216,7 +223,7 @@ class Process:
 
     async def started(self) -> int:
         """Wait until it runs; its pid inside, or 0 when it ended or could not start."""
-        stream, held_bytes = self._read_from().stream, 0
+        stream, held_bytes = self._source().stream, 0
         while not self.pid and not (self._held_back and isinstance(self._held_back[-1], Outcome)):
             item = await self._receive(until_started=True)
             if isinstance(item, Output):
@@ -238,13 +245,16 @@ class Process:
                 return
 
     async def next(self) -> Item:
-        """The next piece of output, or the outcome. Raises: SandboxFailed, NotFound, Conflict when another reader has it."""
-        reading = self._read_from()
-        if (kept := next(self._replayed, None)) is not None:
-            reading.stream.skip(kept)
-            item: Item | None = kept
-        else:
-            item = self._held_back.popleft() if self._held_back else None
+        """The next piece of output, or the outcome.
+
+        Raises: SandboxUnreachable (try again), SandboxFailed, NotFound, Conflict when another reader has it.
+        """
+        reading = self._source()
+        item: Item | None = await self._next_replayed()
+        if isinstance(item, Output):
+            reading.stream.skip(item)
+        elif self._held_back:
+            item = self._held_back.popleft()
         while item is None:
             item = await self._receive()
         if isinstance(item, Output):
@@ -257,55 +267,54 @@ class Process:
             await reading.recorder.end(self.id, item)
         return item
 
+    async def _next_replayed(self) -> Output | None:
+        if self._replayed is None:
+            return None
+        output = await anext(self._replayed, None)
+        if output is None:
+            self._replayed = None
+        return output
+
     async def _receive(self, *, until_started: bool = False) -> Item | None:
-        reading = self._read_from()
+        reading = self._source()
         last, self._last = self._last, None
         if last is not None and reading.resumable is not None and reading.keeps_output:
             # Before the stream goes on, which lets the sandbox forget it.
-            reading.resumable.keep(self.id).add(last)
-        try:
-            item = await reading.stream.next(until_started=until_started)
-        except Conflict:
-            # Either it is another command's name, or another reader has it now: letting go of it must not end it.
-            self._end_reading(was_refused=not self._has_heard)
-            raise
-        self._has_heard = True
+            await reading.resumable.add(self.id, last)
+        item = await reading.stream.next(until_started=until_started)
+        if reading.resumable is not None and not self._is_resumed and self.is_answered:
+            self._is_resumed = True
+            reading.resumable.resume(self.id, title=self.title, started_at=self.started_at)
         if isinstance(item, Output):
             self._last = item
         elif isinstance(item, Outcome):
             if not reading.stream.is_remembered and reading.resumable is not None:
                 reading.resumable.remove(self.id)
-            self._end_reading()
+            self._end_reading(None)
         return item
 
-    def _end_reading(self, *, was_refused: bool = False) -> None:
-        self._is_read_out = True
-        self._on_reading_ended(was_refused)
+    def _end_reading(self, parting: Parting | None) -> None:
+        self._has_left = True
+        self._on_left(parting)
         if self._use is not None:
             self._use()
 
-    def _read_from(self) -> Reading:
+    def _source(self) -> Reading:
+        """What it is read with. Raises: SandboxFailed where it has not been started."""
         if self._reading is None:
             raise SandboxFailed("read a process", "it has not been started")
         return self._reading
 
     @property
-    def is_being_read(self) -> bool:
-        """Whether it has a reader that has neither its end nor left."""
-        return self._reading is not None and not self._is_read_out
-
-    def replace_reader(self) -> None:
-        """Another reader has come for it: when this one leaves, it goes on."""
-        self._is_replaced = True
-
-    def restore_reader(self) -> None:
-        """The other one was refused, so it ends when this one leaves: now, if this one has left to end it."""
-        self._is_replaced = False
-        if self._is_to_be_killed:
-            self._abandon(kill=True)
+    def is_answered(self) -> bool:
+        """Whether the sandbox has taken this reader on: then no reader before it goes on."""
+        return self._reading is not None and self._reading.stream.has_answered
 
     async def close(self, *, kill: bool = True, was_refused: bool = False) -> None:
-        """Let go; unless told otherwise it ends too. Safe to repeat; an end that was read counts as told."""
+        """Read no more of it; unless told otherwise it ends too, if no other reader has it.
+
+        Safe to repeat; an end that was read counts as told. One whose start was refused has nothing to end.
+        """
         self._leave(kill=kill, was_refused=was_refused)
 
     def _leave(self, *, kill: bool, was_refused: bool = False) -> None:
@@ -314,26 +323,23 @@ class Process:
             return
         self.leave_record()
         self.forget()
-        if self._is_read_out:
+        if self._has_left:
             return
-        if reading.stream.was_taken_over():
-            reading.stream.let_go(kill=False)
-        elif self._is_replaced:
-            self._is_to_be_killed = kill
-            reading.stream.let_go(kill=False)
-        else:
-            self._abandon(kill=kill)
-        self._end_reading(was_refused=was_refused)
+        reading.stream.let_go(kill=False)
+        has_nothing_to_end = was_refused or reading.stream.was_refused
+        self._end_reading(None if has_nothing_to_end else functools.partial(self._part, kill=kill))
 
-    def _abandon(self, *, kill: bool) -> None:
+    def _part(self, *, kill: bool) -> None:
         """Nobody reads it now."""
-        reading = self._read_from()
-        if reading.resumable is not None:
-            if kill:
-                reading.resumable.remove(self.id)
-            else:
-                reading.resumable.abandon(self.id)
-        reading.stream.let_go(kill=kill)
+        reading = self._source()
+        if kill:
+            reading.stream.let_go(kill=True)
+        if reading.resumable is None or not self.is_answered:
+            return  # of a command that had this name before perhaps more is kept
+        if kill:
+            reading.resumable.remove(self.id)
+        else:
+            reading.resumable.abandon(self.id)
 
     def forget(self) -> None:
         """Let the sandbox drop its record of an end that has been told: nobody will come back for it."""
@@ -342,15 +348,9 @@ class Process:
             return
         if reading.resumable is None:
             reading.stream.forget()
-        elif not self._is_told:
-            self._is_told = True
-            reading.resumable.end_delivered(self.id, self._forget_now)
-
-    def _forget_now(self) -> None:
-        reading = self._read_from()
-        if reading.resumable is not None:
-            reading.resumable.remove(self.id)
-        reading.stream.forget()
+        elif not self._has_told_end:
+            self._has_told_end = True
+            reading.resumable.end_told(self.id, reading.stream.forget)
 
     def leave_record(self) -> None:
         """Nobody reads on: what is held to record it is given back."""
@@ -359,10 +359,11 @@ class Process:
 
     # --- what is kept of it: read by anybody ---------------------------------------------------------------------------
 
-    def keep_reading(self, ended: Callable[[Outcome], Awaitable[bool]], *, afterwards: Callable[[], None]) -> None:
+    def keep_reading(self, write_end: Callable[[Outcome], Awaitable[bool]], *, afterwards: Callable[[], None]) -> None:
         """Put all that it says where its output is kept, until its end or ours; either way `afterwards` is called.
 
-        `ended` is called before anybody hears of the end, and says whether the sandbox may forget it.
+        `write_end` is called before anybody hears of the end, and says whether the sandbox may forget it. While the sandbox
+        cannot be reached its process is neither ended nor given up.
         """
 
         def done(_task: object) -> None:
@@ -370,12 +371,12 @@ class Process:
             self.begun.set()
             afterwards()
 
-        self._reader = self._tasks.start(self._keep(ended), name=f"read {self.id}")
+        self._reader = self._tasks.start(self._keep(write_end), name=f"read {self.id}")
         self._reader.add_done_callback(done)
 
-    async def _keep(self, ended: Callable[[Outcome], Awaitable[bool]]) -> None:
+    async def _keep(self, write_end: Callable[[Outcome], Awaitable[bool]]) -> None:
         outcome = await self._keep_output()
-        may_forget = await ended(outcome)
+        may_forget = await write_end(outcome)
         self.end(outcome)
         if may_forget:
             # Until here the sandbox was the only other place that knew the end.
@@ -384,9 +385,9 @@ class Process:
     async def _keep_output(self) -> Outcome:
         try:
             if not self.begun.is_set():
-                await self.started()
+                await self._insisting(self.started)
                 self.begun.set()
-            while not isinstance(item := await self.next(), Outcome):
+            while not isinstance(item := await self._insisting(self.next), Outcome):
                 if self.output is not None:
                     await self.output.add(item)
                 self.notify()
@@ -395,6 +396,18 @@ class Process:
             await self.close()
             return lost(str(error), duration_ms=self.age_ms)
         return item
+
+    async def _insisting(self, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """What the sandbox says once it can be reached; it may run, and so may its process, as long as it is not dead."""
+        pause_s = _OUT_OF_REACH_FIRST_S
+        while True:
+            try:
+                return await ask()
+            except SandboxUnreachable as error:
+                _log.warning("cannot read a process now", extra={"exec_id": self.id, "reason": str(error)})
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _OUT_OF_REACH_MOST_S)
+            self._source().stream.expect_later()
 
     def end(self, outcome: Outcome) -> None:
         """Whoever follows it hears this, unless another end was told before."""
@@ -447,15 +460,15 @@ class Process:
 
     async def send(self, data: bytes) -> None:
         """Input; waits while it does not read. Raises: SandboxLost, SandboxFailed."""
-        await self._read_from().stream.send(data)
+        await self._source().stream.send(data)
 
     async def send_eof(self) -> None:
         """No more input. Raises: SandboxLost, SandboxFailed."""
-        await self._read_from().stream.send_eof()
+        await self._source().stream.send_eof()
 
     async def signal(self, number: int = SIGKILL) -> bool:
         """Signal it, and whether it could be: 9 ends everything that it started. Raises: SandboxLost, SandboxFailed."""
-        if self._is_read_out or self.outcome is not None:
+        if self._has_left or self.outcome is not None:
             return False
         try:
             await ask(self.session, "kill", {"id": self.id, "signal": number}, kind="command", name=self.id)

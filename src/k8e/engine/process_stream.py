@@ -46,8 +46,6 @@ _MAX_SIGNAL: Final = 64
 _MAX_DURATION_MS: Final = 2**53
 _REASON_CHARS: Final = 32
 _DETAIL_CHARS: Final = 4096
-_CONFLICT: Final = "conflict"
-"""How the agent ends a stream whose process another stream has attached to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +116,26 @@ class ProcessStream:
         self._delivered: dict[int, int] = {}
         self._unacked: Output | None = None
         self._op = "attach"
+        self._request: Mapping[str, Any] | None = None
+        """What starts it, until the agent has answered: asked twice, it still starts once."""
         self._digest = ""
+        self._has_answered = False
+        self._was_refused = False
         self._is_remembered = False
         """Whether the sandbox still knows the end that we have read from it."""
         self._give_up_at = asyncio.get_running_loop().time() + timeout_s + _AGENT_GRACE_S if timeout_s > 0 else None
 
     async def start(self, args: Mapping[str, Any]) -> None:
-        """Ask the agent to run it; sent twice after a lost link it still runs once.
+        """Ask the agent to run it; over however many links, it runs once.
 
-        Raises: SandboxLost, SandboxFailed, InvalidSpec.
+        Raises: SandboxLost, SandboxUnreachable, InvalidSpec; then it was not asked.
         """
+        self._request, self._digest = args, args.get("digest", "")
         try:
-            self._stream = await self._begin(args)
+            with contextlib.suppress(LinkLost):
+                self._stream = await self._open()
+                return
+            self._stream = await self._open()
         except LinkLost as error:
             raise await self._box.unreachable(error) from error
         except ValueError as error:
@@ -137,15 +143,18 @@ class ProcessStream:
                 "with its environment it is larger than 1 MiB: write it to a file first", field="command"
             ) from error
 
-    async def _begin(self, args: Mapping[str, Any]) -> Stream:
-        with contextlib.suppress(LinkLost):
-            return await (await self._box.link()).open("exec", args)
-        return await (await self._box.link()).open("exec", args)
+    async def _open(self) -> Stream:
+        """On a link that there is now. Raises: LinkLost, SandboxLost, SandboxUnreachable; ValueError when it is too large."""
+        offsets = {str(channel): offset for channel, offset in self._delivered.items()}
+        attach = {"id": self.process_id, "offsets": offsets, "digest": self._digest}
+        link = await self._box.link()
+        return await (link.open("exec", self._request) if self._request is not None else link.open(self._op, attach))
 
     async def attach(self, offsets: Mapping[int, int], *, digest: str = "") -> None:
         """Go on with a process that already runs, each channel from its offset; another stream of it ends with Conflict.
 
-        With a digest only if it is that command's; else this stream ends with Conflict. Raises: SandboxLost, SandboxFailed.
+        With a digest only if it is that command's; else this stream ends with Conflict. After an error it can still be
+        read: then it is tried again. Raises: SandboxLost, SandboxUnreachable.
         """
         self._delivered.update(offsets)
         self._digest = digest
@@ -176,7 +185,8 @@ class ProcessStream:
     async def next(self, *, until_started: bool = False) -> Output | Outcome | None:
         """The next piece of output, or the outcome; what came before counts as read from here on.
 
-        With `until_started` also None, once its pid is known. Raises: SandboxFailed, NotFound, Conflict.
+        With `until_started` also None, once its pid is known. Where it cannot be reached now it may be asked again.
+        Raises: SandboxUnreachable, SandboxFailed, NotFound, Conflict.
         """
         self.acknowledge()
         try:
@@ -225,24 +235,36 @@ class ProcessStream:
         with contextlib.suppress(LinkLost, SandboxFailed, TimeoutError, RemoteError):
             await self.detach()
             if kill:
-                await (await self._box.link()).call("kill", {"id": self.process_id, "signal": SIGKILL})
+                # By its digest, too: what we could not start may have the name of a command that another caller started.
+                args = {"id": self.process_id, "signal": SIGKILL, "digest": self._digest}
+                await (await self._box.link()).call("kill", args)
                 await _forget(self._box, self.process_id)
 
-    def forget(self) -> bool:
-        """Let the sandbox drop its record of an end that was read here; False when there is none."""
-        was_remembered, self._is_remembered = self._is_remembered, False
-        if was_remembered:
+    def forget(self) -> None:
+        """Let the sandbox drop its record of an end that was read here, if there is one."""
+        if self._is_remembered:
+            self._is_remembered = False
             self._tasks.start(_forget(self._box, self.process_id), name=f"forget {self.process_id}")
-        return was_remembered
 
     @property
     def is_remembered(self) -> bool:
         """Whether the sandbox still knows the end that was read here."""
         return self._is_remembered
 
-    def was_taken_over(self) -> bool:
-        """Whether another stream reads this process now."""
-        return self._stream is not None and self._stream.has_failed(_CONFLICT)
+    @property
+    def has_answered(self) -> bool:
+        """Whether the agent has taken this stream on, heard or not: then no earlier stream of this process goes on."""
+        return self._has_answered or (self._stream is not None and self._stream.has_news)
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether the agent has not taken it on, and said why."""
+        return self._was_refused
+
+    def expect_later(self) -> None:
+        """It could not be reached: from now on it has its grace once more."""
+        if self._give_up_at is not None:
+            self._give_up_at = max(self._give_up_at, asyncio.get_running_loop().time() + _AGENT_GRACE_S)
 
     async def _receive(self) -> Output | Outcome | None:
         try:
@@ -253,7 +275,10 @@ class ProcessStream:
             self._stream = None
             return None
         except RemoteError as error:
+            self._was_refused = not self._has_answered
             raise remote_failure(error, kind="command", name=self.process_id) from error
+        if item is not None:
+            self._has_answered, self._request = True, None
         if isinstance(item, Data):
             return self._output(item)
         if isinstance(item, Event):
@@ -261,12 +286,10 @@ class ProcessStream:
         raise SandboxFailed("the sandbox's agent ended a command without an outcome")
 
     async def _reattach(self) -> Stream:
-        offsets = {str(channel): offset for channel, offset in self._delivered.items()}
         while True:
             # For ever only while links last: after a few that do not, there is none to be had any more.
             with contextlib.suppress(LinkLost):
-                args = {"id": self.process_id, "offsets": offsets, "digest": self._digest}
-                return await (await self._box.link()).open(self._op, args)
+                return await self._open()
 
     def _output(self, data: Data) -> Output | None:
         if data.channel not in (STDOUT, STDERR):

@@ -177,7 +177,7 @@ class Runs:
         self._part(run, "it could not be started")
         # Not waited for: whoever asked may be gone. It comes after what wrote the run down, whether that is through or not.
         self._store.post(RUNS.delete(*RUNS.key(run.record())))
-        run.output.remove()
+        self._budget.remove_files(run.output)
 
     def find(self, owner: OwnerId, run_id: str) -> Run:
         """The caller's own run. Raises: NotFound."""
@@ -204,7 +204,7 @@ class Runs:
             self._settle(run)
             return
         try:
-            await self._commands.attach(run.process, run.output.offsets())
+            await self._commands.attach(run.process, run.output.offsets(), is_patient=True)
         except K8eError as error:
             await self._end(run, lost(str(error), duration_ms=run.process.age_ms))
         else:

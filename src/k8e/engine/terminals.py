@@ -160,7 +160,7 @@ class Terminals:
     async def resume(self, session: Session, record: TerminalRecord) -> None:
         """Take back a terminal after a restart, with the last bytes that its sandbox kept."""
         process = self._process(session, record.terminal_id)
-        await self._commands.attach(process, {}, keep_in_sandbox_bytes=_KEPT_IN_SANDBOX_BYTES)
+        await self._commands.attach(process, {}, keep_in_sandbox_bytes=_KEPT_IN_SANDBOX_BYTES, is_patient=True)
         session.terminals += 1
         self._keep(Terminal(process, record.pid))
 

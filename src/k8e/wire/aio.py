@@ -129,10 +129,10 @@ class Stream:
             self._core.consume(self._number)
         return item
 
-    def has_failed(self, code: str) -> bool:
-        """Whether it ended with this error, heard or not."""
-        last = self._ended or next((each for each in reversed(self._items) if isinstance(each, Ended)), None)
-        return last is not None and last.error is not None and last.error[0] == code
+    @property
+    def has_news(self) -> bool:
+        """Whether the agent has said something that nobody has received yet; an end does not count."""
+        return any(not isinstance(each, Ended) for each in self._items)
 
     def ack(self, channel: int, offset: int) -> None:
         """Everything of `channel` before `offset` is delivered: the agent may forget it and send more."""

@@ -94,12 +94,27 @@ async def test_a_reader_goes_on_over_a_new_link_when_the_old_one_was_just_lost()
     async with Tasks() as tasks:
         stream = ProcessStream(await _connected(_Reachable(old, new), tasks), "exec-1", tasks)
         await stream.start({"id": "exec-1"})
+        assert await stream.next(until_started=True) is None
+        assert stream.pid == 7
         old.is_lost = True
         outcome = await stream.next()
         assert isinstance(outcome, Outcome)
     assert outcome.exit_code == 3
     assert old.asked == ["exec"]
     assert new.asked[0] == "attach"
+
+
+async def test_a_request_that_may_not_have_arrived_is_made_again_over_a_new_link() -> None:
+    old, new = _Agent(), _Agent()
+    async with Tasks() as tasks:
+        stream = ProcessStream(await _connected(_Reachable(old, new), tasks), "exec-1", tasks)
+        await stream.start({"id": "exec-1"})
+        old.is_lost = True
+        outcome = await stream.next()
+        assert isinstance(outcome, Outcome)
+    assert outcome.exit_code == 3
+    # To attach to a command that the agent has never heard of would be an error, though it can simply be started.
+    assert new.asked[0] == "exec"
 
 
 async def test_a_reader_whose_sandbox_dies_in_the_same_turn_hears_so() -> None:
