@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from k8e.audit import records, verify
-from k8e.client import SandboxClient
+from k8e.client import SandboxClient, retries
 from k8e.client.errors import SandboxError
 from tests.support.servers import Server
 
@@ -54,7 +54,11 @@ def test_refusals_that_were_counted_are_told_when_the_server_stops(mortal: Serve
     assert verify(mortal.data_dir).ok
 
 
-def test_a_command_that_outlives_the_server_is_recorded_as_begun(mortal: Server) -> None:
+def test_a_command_that_outlives_the_server_is_recorded_as_begun(
+    mortal: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody starts the next server before the caller has given up.
+    monkeypatch.setattr(retries, "BUDGET_S", 0.5)
     with SandboxClient(target=mortal.target()) as client, ThreadPoolExecutor(1) as elsewhere:
         sid = client.create_session(runtime_class="container")
         waiting = elsewhere.submit(client.exec, sid, "sleep 60", timeout=60)
