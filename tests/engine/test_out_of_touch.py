@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from k8e.engine.engine import Engine
+from k8e.engine.sandbox_watch import hear_for_ever
 from k8e.engine.settings import EngineSettings
 from k8e.engine.substrate import Change
 from k8e.errors import HostUnsupported, SandboxFailed
 from k8e.lifecycle import Phase
 from k8e.model import Command, Death, Decision, Outcome, Runtime, SandboxId, SessionSpec, Shell, Status, Verdict
+from k8e.substrate.machine import Machine
 from k8e.substrate.machine_substrate import MachineSubstrate
 from k8e.substrate.pool import PoolSettings
 from tests.support.bare_machine import BareMachine
@@ -33,18 +35,22 @@ async def _until(is_so: Callable[[], bool]) -> None:
 class _Unsure(OwnSandboxes):
     """Cannot say how its sandboxes are until it is told that it can."""
 
-    can_say = False
+    def __init__(self, shared: Machine, error: Exception) -> None:
+        super().__init__(shared)
+        self.can_say = False
+        self._error = error
 
     async def death(self, sandbox: SandboxId) -> Death:
         if not self.can_say:
-            raise OSError("too many open files")
+            raise self._error
         return await self._shared.death(sandbox)
 
 
+@pytest.mark.parametrize("error", [OSError("too many open files"), ValueError("too many open files")], ids=repr)
 async def test_a_sandbox_that_nobody_can_watch_is_out_of_touch_and_not_dead(
-    runtime: Runtime, restartable: RestartableEngine, engine_machine: BareMachine
+    runtime: Runtime, restartable: RestartableEngine, engine_machine: BareMachine, error: Exception
 ) -> None:
-    restartable.machine = unsure = _Unsure(engine_machine)
+    restartable.machine = unsure = _Unsure(engine_machine, error)
     async with restartable.open() as engine, open_cell(engine, runtime) as cell:
 
         def shown() -> tuple[Phase, str]:
@@ -63,20 +69,25 @@ class _Breaks(MachineSubstrate):
     """Fails whoever listens to it, as often as it is told to."""
 
     failures = 0
+    error: Exception = SandboxFailed("listen", "the API server does not answer")
 
     async def changes(self) -> AsyncIterator[Change]:
         async for change in super().changes():
-            if self.failures:
-                self.failures -= 1
-                raise SandboxFailed("watch", "the API server does not answer")
+            self._fail()
             yield change
 
     async def decisions(self) -> AsyncIterator[Decision]:
         async for decision in super().decisions():
-            if self.failures:
-                self.failures -= 1
-                raise SandboxFailed("listen", "the daemon does not answer")
+            self._fail()
             yield decision
+
+    def _fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise self.error
+
+
+_ERRORS = pytest.mark.parametrize("error", [_Breaks.error, ValueError(), KeyError("sandbox")], ids=repr)
 
 
 @pytest.fixture
@@ -96,9 +107,11 @@ async def fragile(data_dir: Path, breaks: _Breaks) -> AsyncIterator[Engine]:
         await engine.destroy_all()
 
 
+@_ERRORS
 async def test_deaths_are_heard_of_after_the_substrate_has_failed(
-    fragile: Engine, breaks: _Breaks, machine: BareMachine
+    fragile: Engine, breaks: _Breaks, machine: BareMachine, error: Exception
 ) -> None:
+    breaks.error = error
     first, second = [await fragile.create_session(OWNER, SessionSpec()) for _ in range(2)]
     assert first.sandbox is not None
     assert second.sandbox is not None
@@ -111,9 +124,11 @@ async def test_deaths_are_heard_of_after_the_substrate_has_failed(
     await _until(lambda: fragile.get_session(OWNER, second.session_id).phase is Phase.FAILED)
 
 
+@_ERRORS
 async def test_decisions_are_heard_after_the_substrate_has_failed(
-    fragile: Engine, breaks: _Breaks, machine: BareMachine
+    fragile: Engine, breaks: _Breaks, machine: BareMachine, error: Exception
 ) -> None:
+    breaks.error = error
     view = await fragile.create_session(OWNER, SessionSpec())
     assert view.sandbox is not None
     decision = Decision(
@@ -124,6 +139,41 @@ async def test_decisions_are_heard_after_the_substrate_has_failed(
     machine.asked.put_nowait(decision)
     await _until(lambda: fragile.status().egress.denied == 1)
     assert breaks.failures == 0
+
+
+async def test_while_the_substrate_fails_without_a_word_sessions_are_out_of_touch(
+    fragile: Engine, breaks: _Breaks, machine: BareMachine
+) -> None:
+    first, second = [await fragile.create_session(OWNER, SessionSpec()) for _ in range(2)]
+    assert first.sandbox is not None
+    breaks.error, breaks.failures = ValueError(), 10**6
+    machine.kill(first.sandbox)  # what is to be told
+    await _until(lambda: fragile.get_session(OWNER, second.session_id).detail == "out of touch: ValueError()")
+    breaks.failures = 0
+    await _until(lambda: fragile.get_session(OWNER, second.session_id).detail == "")
+
+
+async def test_what_is_heard_and_cannot_be_dealt_with_ends_no_listening() -> None:
+    """The source stays as it is: each time it tells everything from the beginning."""
+    heard, failed = list[str](), list[str]()
+
+    async def listen() -> AsyncIterator[str]:
+        for item in ("first", "bad", "last"):
+            yield item
+        await asyncio.Event().wait()
+
+    def hear(item: str) -> None:
+        if item == "bad" and not failed:
+            raise ValueError("nobody knows it")
+        heard.append(item)
+
+    listening = asyncio.ensure_future(hear_for_ever(listen, hear, failed.append))
+    await _until(lambda: "last" in heard)
+    listening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await listening
+    assert heard == ["first", "first", "bad", "last"]
+    assert failed == ["nobody knows it"]
 
 
 async def test_what_a_substrate_cannot_do_is_refused_with_its_reason(fragile: Engine) -> None:

@@ -19,7 +19,7 @@ from k8e.engine.engine import Engine
 from k8e.engine.settings import EngineSettings
 from k8e.errors import HostUnsupported, SandboxFailed, SandboxLost
 from k8e.lifecycle import Phase
-from k8e.model import MIB, Availability, Runtime, SandboxId, SessionSpec, Template
+from k8e.model import MIB, Availability, Death, Runtime, SandboxId, SessionSpec, Template
 from k8e.server import local_settings
 from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned
@@ -202,10 +202,24 @@ class _Surprising(PortDriver):
         self._raise_at("build")
         return super().build(sandbox, blueprint)
 
+    def cause_of_death(self, sandbox: LocalSandbox) -> Death:
+        self._raise_at("cause of death")
+        return super().cause_of_death(sandbox)
+
     def last_words(self, paths: SandboxPaths) -> str:
         if paths.root.name.startswith("t-"):  # and not of an image's build
             self._raise_at("last words")
         return super().last_words(paths)
+
+
+async def test_a_death_is_told_also_where_its_cause_cannot_be_found(settings: LocalSettings) -> None:
+    driver = _Surprising(settings.data_dir / "ports", "cause of death")
+    machine = LocalMachine(settings, more_drivers=[driver])
+    async with _engine(machine) as engine, open_cell(engine, RUNTIME) as cell, asyncio.timeout(TIMEOUT_S):
+        _kill(machine, _sandbox(cell))
+        while engine.get_session(OWNER, cell.id).phase is not Phase.FAILED:
+            await asyncio.sleep(0.01)
+        assert engine.get_session(OWNER, cell.id).detail == "its sandbox died"
 
 
 @pytest.mark.parametrize("step", ["probe", "build"])

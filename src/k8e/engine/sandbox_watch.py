@@ -30,7 +30,7 @@ _EARLY_DEATHS: Final = 1024
 async def hear_for_ever(
     listen: Callable[[], AsyncIterator[_T]], heard: Callable[[_T], None], failed: Callable[[str], None]
 ) -> None:
-    """Hand on all that comes. A source that fails or ends is listened to again, after ever longer pauses."""
+    """Hand on all that comes. When the source fails or ends, or who hears it fails, it is listened to again, ever later."""
     pause_s = _RETRY_FIRST_S
     while True:
         reason = "it ended"
@@ -38,8 +38,10 @@ async def hear_for_ever(
             async for item in listen():
                 heard(item)
                 pause_s = _RETRY_FIRST_S
-        except (K8eError, OSError) as error:
-            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - whatever it was, what comes afterwards must be heard
+            reason = str(error) or repr(error)
+            if not isinstance(error, K8eError | OSError):
+                _log.exception("listening failed unexpectedly")
         failed(reason)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, _RETRY_MOST_S)

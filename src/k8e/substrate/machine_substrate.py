@@ -420,9 +420,11 @@ class MachineSubstrate:
             steady = loop.call_later(_STEADY_S, self._tell, Alive(live.id)) if pause_s else None
             try:
                 return await ask()
-            except (K8eError, OSError) as error:
-                _log.warning("out of touch with a sandbox", extra={"sandbox": live.id, "error": str(error)})
-                self._tell(OutOfTouch(live.id, str(error)))
+            except Exception as error:  # noqa: BLE001 - a driver may raise anything, and nobody else would hear of the end
+                reason, is_known = str(error) or repr(error), isinstance(error, K8eError | OSError)
+                fields = {"sandbox": live.id, "error": reason}
+                _log.warning("out of touch with a sandbox", exc_info=not is_known, extra=fields)
+                self._tell(OutOfTouch(live.id, reason))
             finally:
                 if steady is not None:
                     steady.cancel()
@@ -438,7 +440,7 @@ class MachineSubstrate:
                 killed = await self._kill_hog(live)
                 in_vain = 0 if killed else in_vain + 1
                 await self.machine.relieved(live.id)
-            except (K8eError, LinkLost, RemoteError, TimeoutError) as error:
+            except Exception as error:  # noqa: BLE001 - an agent may answer anything, and a driver raise anything
                 # An agent that cannot answer leaves the sandbox frozen at its limit; only removing it frees the memory.
                 await self._give_up_memory(live, f"{type(error).__name__}: {error}")
                 return

@@ -122,6 +122,8 @@ async def test_it_lives_on_when_the_hog_is_gone(answers: list[dict[str, int] | E
         [_KILLED, RemoteError("internal", "?")],
         [{"pid": 2**70}],
         [{}],
+        [ValueError("the arguments do not fit")],
+        [cast("dict[str, int]", ["7"])],
     ],
 )
 async def test_it_is_removed_for_memory_when_nobody_can_be_killed(
@@ -132,12 +134,38 @@ async def test_it_is_removed_for_memory_when_nobody_can_be_killed(
     assert death.oom
 
 
+class _Surprising(_Starving):
+    """Raises what no machine should: the first time that it is asked for its memory, and at each `relieved`."""
+
+    def __init__(self, owners_dir: Path) -> None:
+        super().__init__([_KILLED], owners_dir)
+        self.has_raised = False
+
+    async def out_of_memory(self, sandbox: SandboxId) -> None:
+        if not self.has_raised:
+            self.has_raised = True
+            raise ValueError("a counter that is no number")
+        await super().out_of_memory(sandbox)
+
+    async def relieved(self, sandbox: SandboxId) -> None:
+        raise ValueError("a limit that is no number")
+
+
+async def test_whatever_its_driver_raises_its_memory_is_watched_and_it_does_not_stay_frozen(tmp_path: Path) -> None:
+    surprising = _Surprising(tmp_path)
+    death = await _fate(surprising)
+    assert surprising.has_raised, "the control"
+    assert death is not None
+    assert death.oom
+
+
 class _Stays(_Starving):
     """Its removal fails: for good, but with its processes dead by then, or twice with nothing done."""
 
-    def __init__(self, owners_dir: Path, *, is_ended: bool) -> None:
+    def __init__(self, owners_dir: Path, *, is_ended: bool, error: Exception) -> None:
         super().__init__([LinkLost("reset")], owners_dir)
         self._is_ended = is_ended
+        self._error = error
         self.tries = 0
 
     async def destroy(self, sandbox: SandboxId) -> None:
@@ -145,13 +173,14 @@ class _Stays(_Starving):
         if self._is_ended:
             self._gone.set()
         if self._is_ended or self.tries < 3:
-            raise SandboxFailed("destroy", "mounts remain")
+            raise self._error
         self._gone.set()
 
 
+@pytest.mark.parametrize("error", [SandboxFailed("destroy", "mounts remain"), ValueError("no path")], ids=repr)
 @pytest.mark.parametrize("is_ended", [True, False], ids=["it is dead", "it goes on"])
-async def test_its_death_is_told_also_when_its_removal_fails(tmp_path: Path, is_ended: bool) -> None:
-    stays = _Stays(tmp_path, is_ended=is_ended)
+async def test_its_death_is_told_also_when_its_removal_fails(tmp_path: Path, is_ended: bool, error: Exception) -> None:
+    stays = _Stays(tmp_path, is_ended=is_ended, error=error)
     death = await _fate(stays)
     assert death is not None
     assert death.oom

@@ -334,7 +334,11 @@ class LocalMachine:
             return Death(detail="it does not exist")
         await wait_death(known.init)
         driver = self._drivers.get(known.runtime)
-        return Death() if driver is None else driver.cause_of_death(self._sandboxes.of(known))
+        try:
+            return Death() if driver is None else driver.cause_of_death(self._sandboxes.of(known))
+        except Exception as error:  # noqa: BLE001 - whatever it is, that it is dead is known
+            _log.warning("cannot see why a sandbox died", extra={"sandbox": sandbox, "error": repr(error)})
+            return Death()
 
     def mark_warm(self, sandbox: SandboxId, template: Template) -> None:
         try:
