@@ -25,11 +25,14 @@ from k8e.settings import ServerSettings
 from k8e.setup.provision import Provisioned
 from k8e.substrate.local import record
 from k8e.substrate.local.host import mount
+from k8e.substrate.local.host.cgroup import SandboxGroup
 from k8e.substrate.local.host.process import Process
 from k8e.substrate.local.layout import Layout, SandboxPaths
 from k8e.substrate.local.machine import LocalMachine
+from k8e.substrate.local.network import NoNetwork
 from k8e.substrate.local.runtimes.driver import Blueprint, LocalSandbox
 from k8e.substrate.local.settings import LocalSettings
+from k8e.wire.aio import Credentials, Link
 from tests.support.cells import OWNER, Cell, open_cell
 from tests.support.credentials import CREDENTIALS
 from tests.support.leaks import Lend
@@ -188,10 +191,10 @@ class _Surprising(PortDriver):
 
     def __init__(self, ports: Path, step: str) -> None:
         super().__init__(ports)
-        self._step = step
+        self.step = step
 
     def _raise_at(self, step: str) -> None:
-        if step == self._step:
+        if step == self.step:
             raise subprocess.TimeoutExpired(["monitor"], 5)
 
     def probe(self) -> Availability:
@@ -205,6 +208,11 @@ class _Surprising(PortDriver):
     def cause_of_death(self, sandbox: LocalSandbox) -> Death:
         self._raise_at("cause of death")
         return super().cause_of_death(sandbox)
+
+    def remove(self, sandbox: SandboxId) -> None:
+        if sandbox.startswith("t-"):  # and not an image's build
+            self._raise_at("remove")
+        super().remove(sandbox)
 
     def last_words(self, paths: SandboxPaths) -> str:
         if paths.root.name.startswith("t-"):  # and not of an image's build
@@ -253,3 +261,103 @@ async def test_only_who_makes_the_machine_can_add_a_driver(settings: LocalSettin
     with pytest.raises(HostUnsupported, match="not built into this version"):
         await plain.create(SandboxId("t-refused"), TEMPLATE, CREDENTIALS)
     assert set(Runtime) == set(found)
+
+
+class _Attachments(NoNetwork):
+    """Knows which sandboxes it was told of; what fails when one is detached fails after that was done."""
+
+    def __init__(self) -> None:
+        self._attached: set[SandboxId] = set()
+        self.is_failing = False
+
+    async def attach(self, sandbox: SandboxId) -> None:
+        self._attached.add(sandbox)
+
+    async def detach(self, sandbox: SandboxId) -> None:
+        self._attached.discard(sandbox)
+        if self.is_failing:
+            raise SandboxFailed("network: detach", "no answer from the daemon")
+
+    async def attached(self) -> frozenset[SandboxId]:
+        return frozenset(self._attached)
+
+
+class _Relayed(_Surprising):
+    """Its agent is dialled through a relay that outlives the sandbox: a link that nobody hangs up stays."""
+
+    def __init__(self, ports: Path, step: str) -> None:
+        super().__init__(ports, step)
+        self.hung_up = asyncio.Event()
+
+    async def dial(self, sandbox: LocalSandbox, credentials: Credentials, *, timeout_s: float) -> Link:
+        async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            answers, questions = await asyncio.open_unix_connection(self.port(sandbox.id))
+            async with asyncio.TaskGroup() as both:
+                answering = both.create_task(_copy(answers, writer), name="from the agent")
+                await _copy(reader, questions)
+                self.hung_up.set()
+                answering.cancel()
+            questions.close()
+            writer.close()
+
+        place = self._ports / f"{sandbox.id}.relay"
+        relay = await asyncio.start_unix_server(carry, place)
+        try:
+            return await Link.dial(place, credentials, timeout_s=timeout_s)
+        finally:
+            relay.close()
+            place.unlink(missing_ok=True)
+
+
+async def _copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    while data := await source.read(65536):
+        sink.write(data)
+
+
+@pytest.fixture
+def network() -> _Attachments:
+    return _Attachments()
+
+
+@pytest.mark.parametrize("is_network_failing", [False, True], ids=["alone", "and so does its network"])
+async def test_where_a_driver_cannot_remove_the_rest_of_the_sandbox_goes(
+    settings: LocalSettings, network: _Attachments, is_network_failing: bool
+) -> None:
+    driver, sandbox = _Relayed(settings.data_dir / "ports", "remove"), SandboxId(f"t-{secrets.token_hex(6)}")
+    machine = LocalMachine(settings, network, more_drivers=[driver])
+    await machine.create(sandbox, TEMPLATE, CREDENTIALS)
+    assert await network.attached() == {sandbox}, "the control"
+    assert not driver.hung_up.is_set(), "the control"
+    network.is_failing = is_network_failing
+    wanted = "TimeoutExpired.*no answer from the daemon" if is_network_failing else "TimeoutExpired"
+    with pytest.raises(SandboxFailed, match=wanted):
+        await machine.destroy(sandbox)
+    assert is_gone(machine.data_dir, sandbox)
+    assert await network.attached() == frozenset()
+    async with asyncio.timeout(TIMEOUT_S):
+        await driver.hung_up.wait()
+    assert await machine.survivors() == {sandbox}, "what its driver has elsewhere is still there"
+    driver.step, network.is_failing = "", False
+    await machine.destroy(sandbox)
+    assert await machine.survivors() == frozenset()
+
+
+async def test_a_sandbox_whose_processes_cannot_be_ended_keeps_its_network(
+    settings: LocalSettings, network: _Attachments, driver: PortDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its address would be the next sandbox's, and it would go on using it."""
+    machine, sandbox = LocalMachine(settings, network, more_drivers=[driver]), SandboxId(f"t-{secrets.token_hex(6)}")
+    await machine.create(sandbox, TEMPLATE, CREDENTIALS)
+
+    def survive(_: SandboxGroup) -> None:
+        raise TimeoutError("processes survive SIGKILL")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SandboxGroup, "kill", survive)
+        with pytest.raises(SandboxFailed, match="survive SIGKILL"):
+            await machine.destroy(sandbox)
+    assert machine.alive(sandbox)
+    assert await network.attached() == {sandbox}
+    await machine.destroy(sandbox)
+    assert await network.attached() == frozenset()
+    assert is_gone(machine.data_dir, sandbox)

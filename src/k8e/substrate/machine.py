@@ -132,7 +132,10 @@ class Machine(Protocol):
         ...
 
     async def destroy(self, sandbox: SandboxId) -> None:
-        """Remove every trace, in whatever state it is; unknown ids are fine."""
+        """Remove every trace, in whatever state it is; unknown ids are fine.
+
+        A step that fails keeps back only what needs it. Raises: SandboxFailed, when the rest is removed.
+        """
         ...
 
     async def survivors(self) -> frozenset[SandboxId]:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -360,13 +360,22 @@ class LocalMachine:
         return known is not None and known.init is not None and is_alive(known.init)
 
     async def destroy(self, sandbox: SandboxId) -> None:
-        await self._removals.run(self._sandboxes.remove, sandbox)
-        # Only when nothing of it runs any more: its address is the next one's to have.
-        await self._network.detach(sandbox)
+        failures: list[Exception] = []
+        with _kept(failures):
+            await self._removals.run(self._sandboxes.remove, sandbox)
+        # SAFETY: only when nothing of it runs any more: its address is the next one's to have.
+        if not failures or not await self._removals.run(self._sandboxes.has_processes, sandbox):
+            with _kept(failures):
+                await self._network.detach(sandbox)
         # Last: a creation that this removal waited for may only now have left its link.
         greeted = self._greeted.pop(sandbox, None)
         if greeted is not None:
-            await greeted.close()
+            with _kept(failures):
+                await greeted.close()
+        if len(failures) == 1:
+            raise failures[0]
+        if failures:
+            raise SandboxFailed("destroy", "; ".join(map(str, failures))) from ExceptionGroup("destroy", failures)
 
     async def survivors(self) -> frozenset[SandboxId]:
         return await self._removals.run(self._sandboxes.found) | await self._network.attached()
@@ -462,3 +471,12 @@ class LocalMachine:
         """Why not; empty where it can be tried."""
         driver = self._drivers.get(runtime)
         return built_in.not_built_in(runtime) if driver is None else driver.missing
+
+
+@contextlib.contextmanager
+def _kept(failures: list[Exception]) -> Iterator[None]:
+    """A step of a removal: its failure is kept for the end, and keeps nobody from the next step."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is raised at the end
+        failures.append(error)

@@ -152,6 +152,10 @@ class LocalSandboxes:
         group.remove()
         return failures
 
+    def has_processes(self, sandbox: SandboxId) -> bool:
+        """Whether any process of it is left, in whatever state it is."""
+        return bool(self.group(sandbox).processes())
+
 
 def _make_directory(root: Path, block: int) -> None:
     """Traversable for the sandbox's own root and nobody else: mountinfo tells every local user the path."""
