@@ -418,6 +418,24 @@ async def test_what_a_runtime_built_is_used_and_removed_after_its_program_is_gon
         assert is_gone(box.substrate.data_dir, box.id), _traces(box)
 
 
+async def test_a_sandbox_whose_record_cannot_be_read_now_is_ended_and_its_ids_stay_its_own(boxes: Boxes) -> None:
+    async with boxes(Runtime.CONTAINER) as box:
+        known = record.load(box.paths)
+        assert known is not None
+        assert _traces(box)["processes"], "the control"
+        box.paths.record.unlink()
+        box.paths.record.mkdir()  # as with an I/O error: it is there, and cannot be read
+        with pytest.raises(SandboxFailed, match="Is a directory"):
+            await box.substrate.destroy(box.id)
+        left = _traces(box)
+        assert [kind for kind, is_there in left.items() if is_there and kind != "loop device"] == ["directory"]
+        assert box.id in await box.substrate.survivors()
+        box.paths.record.rmdir()
+        record.save(box.paths, known)
+        await box.substrate.destroy(box.id)
+        assert is_gone(box.substrate.data_dir, box.id), _traces(box)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"sandbox": "x"}', "\xff"])
 async def test_a_sandbox_whose_record_cannot_be_read_is_found_and_removed(
     boxes: Boxes, host: Provisioned, text: str

@@ -46,6 +46,42 @@ def test_a_driver_that_fails_keeps_nothing_of_the_others_back_and_is_named(layou
     assert SANDBOX not in sandboxes.found()
 
 
+class _Watcher(PortDriver):
+    """Knows whether it was asked to remove, which happens when a sandbox's processes have ended."""
+
+    was_asked = False
+
+    def remove(self, sandbox: SandboxId) -> None:
+        self.was_asked = True
+
+
+def test_a_record_that_cannot_be_read_keeps_the_ids_and_nothing_else(layout: Layout, tmp_path: Path) -> None:
+    watcher, paths = _Watcher(tmp_path / "ports"), layout.sandbox(SANDBOX)
+    workspaces = Workspaces(layout, Disks(layout.disks))
+    sandboxes = LocalSandboxes(layout, workspaces, (watcher,))
+    use = layout.workspaces / "ws" / "users" / SANDBOX
+    use.parent.mkdir(parents=True)
+    use.touch()
+    paths.record.rename(paths.record.with_name("saved"))
+    paths.record.mkdir()  # as with an I/O error: it is there, and cannot be read
+    with pytest.raises(SandboxFailed, match="Is a directory"):
+        sandboxes.remove(SANDBOX)
+    assert watcher.was_asked
+    assert not use.exists()
+    paths.record.rmdir()
+    paths.record.with_name("saved").rename(paths.record)
+    assert sandboxes.record(SANDBOX) == RECORD
+    sandboxes.remove(SANDBOX)
+    assert not paths.root.exists()
+
+
+def test_what_fails_later_does_not_hide_what_failed_first(layout: Layout, tmp_path: Path) -> None:
+    broken = _Broken(tmp_path / "broken")
+    sandboxes = LocalSandboxes(layout, _BusyOnce(layout, Disks(layout.disks)), (broken,))
+    with pytest.raises(SandboxFailed, match=r"dmsetup.*busy"):
+        sandboxes.remove(SANDBOX)
+
+
 class _BusyOnce(Workspaces):
     is_busy = True
 

@@ -122,26 +122,22 @@ class LocalSandboxes:
 
         Raises: SandboxFailed.
         """
+        failures: list[Exception] = []
         with self.turn(sandbox):
-            paths = self._layout.sandbox(sandbox)
             try:
-                known = self.record(sandbox)
-                failures = self._end(sandbox)
+                self._end(sandbox, failures)
                 self._workspaces.release(sandbox)
-                # Last: its record is among them, by which the next try gives its ids back.
-                _remove_files(paths)
+                self._forget(sandbox)
             except OSError as error:
-                raise SandboxFailed("destroy", error) from error
-            if known is not None:
-                self._blocks.give_back(known.block)
-            if failures:
-                raise SandboxFailed("destroy", "; ".join(map(repr, failures))) from failures[0]
+                failures.append(error)
+        if failures:
+            cause = failures[0] if len(failures) == 1 else ExceptionGroup("destroy", failures)
+            raise SandboxFailed("destroy", "; ".join(map(repr, failures))) from cause
 
-    def _end(self, sandbox: SandboxId) -> list[Exception]:
+    def _end(self, sandbox: SandboxId, failures: list[Exception]) -> None:
         """Its processes first: they hold everything else. The drivers that failed keep nobody from the rest."""
         group, root = self.group(sandbox), self._layout.sandbox(sandbox).root
         group.kill()
-        failures = []
         for driver in self._drivers:
             try:
                 driver.remove(sandbox)
@@ -150,7 +146,13 @@ class LocalSandboxes:
         mount.unmount_under(root)
         loop.release(root)
         group.remove()
-        return failures
+
+    def _forget(self, sandbox: SandboxId) -> None:
+        """Its files, and then its ids, which only its record tells; where that cannot be read now, both are for the next try."""
+        known = self.record(sandbox)
+        _remove_files(self._layout.sandbox(sandbox))
+        if known is not None:
+            self._blocks.give_back(known.block)
 
     def has_processes(self, sandbox: SandboxId) -> bool:
         """Whether any process of it is left, in whatever state it is."""
