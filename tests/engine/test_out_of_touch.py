@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,22 @@ import pytest
 from k8e.engine.engine import Engine
 from k8e.engine.sandbox_watch import hear_for_ever
 from k8e.engine.settings import EngineSettings
-from k8e.engine.substrate import Change
+from k8e.engine.substrate import Capabilities, Change
 from k8e.errors import HostUnsupported, SandboxFailed
 from k8e.lifecycle import Phase
-from k8e.model import Command, Death, Decision, Outcome, Runtime, SandboxId, SessionSpec, Shell, Status, Verdict
+from k8e.model import (
+    Availability,
+    Command,
+    Death,
+    Decision,
+    Outcome,
+    Runtime,
+    SandboxId,
+    SessionSpec,
+    Shell,
+    Status,
+    Verdict,
+)
 from k8e.substrate.machine import Machine
 from k8e.substrate.machine_substrate import MachineSubstrate
 from k8e.substrate.pool import PoolSettings
@@ -22,6 +35,7 @@ from tests.support.bare_machine import BareMachine
 from tests.support.cells import OWNER, Cell, open_cell
 from tests.support.cut_off import CutOff
 from tests.support.restartable_engine import OwnSandboxes, RestartableEngine
+from tests.support.substrates import over
 
 pytestmark = pytest.mark.anyio
 
@@ -181,6 +195,27 @@ async def test_what_a_substrate_cannot_do_is_refused_with_its_reason(fragile: En
         await fragile.create_session(OWNER, SessionSpec(image="python:3.12"))
     assert fragile.status().sessions == 0
     assert (await fragile.create_session(OWNER, SessionSpec(tenant="can-be-had"))).phase is Phase.ACTIVE
+
+
+class _Alone(BareMachine):
+    """Each of its sandboxes has a workspace that nobody else can have."""
+
+    async def capabilities(self) -> Capabilities:
+        cannot = Availability(available=False, detail="its disks are of one sandbox each")
+        return replace(await super().capabilities(), workspaces=cannot)
+
+
+async def test_a_sub_agent_that_cannot_share_a_workspace_is_refused_with_the_reason_before_anything_is_made(
+    data_dir: Path,
+) -> None:
+    machine = _Alone(data_dir / "substrate")
+    async with Engine.open(EngineSettings(data_dir=data_dir / "engine"), over(machine)) as engine:
+        view = await engine.create_session(OWNER, SessionSpec())
+        assert await machine.survivors() == {view.sandbox}, "the control: a session of its own can be had"
+        with pytest.raises(HostUnsupported, match=r"workspace that two sessions share.*of one sandbox each"):
+            await engine.run_subagent(OWNER, view.session_id)
+        assert await machine.survivors() == {view.sandbox}
+        assert engine.status().sessions == 1
 
 
 _TALKS = 'n=0; until [ -e go ]; do n=$((n+1)); echo "$n"; sleep 0.01; done; echo "ended after $n"; exit 3'

@@ -173,11 +173,15 @@ class Sessions:
         return await self._owned(self._create(owner, spec, parent=None), name="create session")
 
     async def create_child(self, owner: OwnerId, parent_id: str, admit: Admit) -> Session:
-        """A session with its own sandbox on its parent's workspace. Raises: NotFound, Denied past depth 1."""
+        """A session with its own sandbox on its parent's workspace, where that is possible and then admitted.
+
+        Raises: NotFound, Denied past depth 1, Conflict, Exhausted, HostUnsupported, SandboxFailed.
+        """
         parent = self.find(owner, parent_id)
         if parent.parent is not None:
             raise Denied(f"session {parent_id} is a sub-agent and cannot have sub-agents of its own (depth 1)")
         parent.live_box()
+        await self._check_possible(as_child(parent.spec), shares_workspace=True)
         spec = self._as_child(parent)
         await admit(spec)
         parent.live_box()
@@ -337,7 +341,8 @@ class Sessions:
         if isinstance(outcome, Session):
             self._tasks.start(self.destroy(outcome, why="its creator went away"), name="end unclaimed session")
 
-    async def _check_possible(self, spec: SessionSpec) -> None:
+    async def _check_possible(self, spec: SessionSpec, *, shares_workspace: bool = False) -> None:
+        """Raises: HostUnsupported, with the substrate's reason."""
         can = await self._substrate.capabilities()
         availability = can.runtimes.get(spec.runtime)
         if availability is None or not availability.available:
@@ -346,6 +351,7 @@ class Sessions:
         for is_asked, what, asked in (
             (spec.image != HOST_IMAGE, "an image other than the host's", can.images),
             (bool(spec.tenant), "a workspace that outlives its session", can.workspaces),
+            (shares_workspace, "a workspace that two sessions share", can.workspaces),
             (bool(spec.brokered), "a brokered secret", can.brokering),
         ):
             if is_asked and not asked.available:
