@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -47,6 +47,21 @@ class Tasks:
         # Cancelled before its first step the work was never begun, and Python would complain about that.
         task.add_done_callback(lambda _task: work.close())
         return task
+
+    def repeat(self, work: Callable[[], Awaitable[None]], *, every_s: float, name: str) -> None:
+        """Do it for ever, for the first time after a pause. A round that fails is logged, and the next one comes all the same."""
+
+        async def rounds() -> None:
+            while True:
+                await asyncio.sleep(every_s)
+                try:
+                    await work()
+                except (K8eError, OSError) as error:
+                    _log.warning("one round of a background task failed", extra={"task": name, "error": str(error)})
+                except Exception:  # noqa: BLE001  # as for every task of the engine's own
+                    _log.exception("one round of a background task failed", extra={"task": name})
+
+        self.start(rounds(), name=name)
 
     async def finish(self, work: Coroutine[Any, Any, _T], *, name: str) -> _T:
         """Its result; whoever is cancelled meanwhile leaves it going on to its end. Raises: what it raises of ours."""

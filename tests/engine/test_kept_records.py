@@ -253,7 +253,7 @@ async def test_what_is_left_of_a_session_that_came_to_nothing_is_not_its_success
 async def test_a_use_that_cannot_be_written_down_keeps_no_session_from_expiring(
     runtime: Runtime, restartable: RestartableEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("k8e.engine.engine._REMEMBER_USE_EVERY_S", 0.0)
+    monkeypatch.setattr("k8e.engine.engine._REMEMBER_USE_EVERY_S", 0.01)
     async with restartable.open(reap_every_s=0.01) as engine:
         await engine.create_session(OWNER, SessionSpec(runtime=runtime, session_id="s"))
         is_refused = asyncio.Event()

@@ -216,6 +216,7 @@ async def test_a_sub_agent_that_cannot_share_a_workspace_is_refused_with_the_rea
             await engine.run_subagent(OWNER, view.session_id)
         assert await machine.survivors() == {view.sandbox}
         assert engine.status().sessions == 1
+        await engine.destroy_all()
 
 
 _TALKS = 'n=0; until [ -e go ]; do n=$((n+1)); echo "$n"; sleep 0.01; done; echo "ended after $n"; exit 3'

@@ -6,7 +6,6 @@ request: cancelling a call cancels what the call was waiting for, never the book
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import contextlib
 import dataclasses
@@ -46,7 +45,7 @@ from k8e.engine.substrate import PoolStatus, Substrate
 from k8e.engine.terminals import Terminals, TerminalView
 from k8e.engine.transcript import TranscriptPage
 from k8e.engine.workspaces import Workspaces, WorkspaceView
-from k8e.errors import Conflict, InvalidSpec, K8eError, NotFound, StoreFailed
+from k8e.errors import Conflict, InvalidSpec, K8eError, NotFound
 from k8e.lifecycle import Phase
 from k8e.model import (
     Argv,
@@ -638,7 +637,8 @@ class Engine:
         self._approvals.keep_only({session.box.id for session in self._sessions if session.box is not None})
         if self._runtimes[self._settings.default.runtime].available:
             self._substrate.keep_warm(self._settings.default)
-        self._tasks.start(self._tend(), name="reaper")
+        self._tasks.repeat(self._tend, every_s=self._settings.reap_every_s, name="reaper")
+        self._tasks.repeat(self._sessions.remember_use, every_s=_REMEMBER_USE_EVERY_S, name="last uses")
 
     def _usual_claim(self) -> Claim:
         """What a session is given that asks for nothing special."""
@@ -647,18 +647,8 @@ class Engine:
         return Claim(cpus=limits.cpus, processes=limits.processes, egress=policy)
 
     async def _tend(self) -> None:
-        written_at = time.monotonic()
-        while True:
-            await asyncio.sleep(self._settings.reap_every_s)
-            self._sessions.reap(time.time())
-            self._egress.tend()
-            if time.monotonic() - written_at > _REMEMBER_USE_EVERY_S:
-                written_at = time.monotonic()
-                try:
-                    await self._sessions.remember_use()
-                except StoreFailed as error:
-                    # The next round writes it; whoever expires meanwhile must not wait for the disk.
-                    _log.warning("the last use of sessions is not written down", extra={"error": str(error)})
+        self._sessions.reap(time.time())
+        self._egress.tend()
 
     async def _let_go(self) -> None:
         self._commands.close()

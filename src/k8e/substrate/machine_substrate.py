@@ -107,8 +107,8 @@ class MachineSubstrate:
                     self._claimed.add(sandbox)
                 elif sandbox in warm:
                     group.create_task(self._try_release(sandbox), name=f"remove {sandbox}")
-        tasks.start(self._tend_pools(), name="warm pools")
-        tasks.start(self._keep_lease(), name="lease")
+        tasks.repeat(self._tend_pools, every_s=_TEND_EVERY_S, name="warm pools")
+        tasks.repeat(self._keep_lease, every_s=self._owners.renew_every_s, name="lease")
 
     async def _taken(self, sandbox: SandboxId) -> LiveSandbox | None:
         """Ours from now on, if nobody else holds it and it lives. Raises: SandboxFailed; a guess could cost a session."""
@@ -125,7 +125,8 @@ class MachineSubstrate:
         try:
             async with at_once:
                 await self._configure(member, self._usual)
-        except K8eError:
+        except Exception as error:  # noqa: BLE001 - a driver may raise anything, and a start has others to take back
+            _log.warning("cannot use a warm sandbox", extra={"sandbox": member.id, "error": repr(error)})
             await self._try_release(member.id)
         else:
             self._pools.adopt(template, member)
@@ -133,25 +134,18 @@ class MachineSubstrate:
     async def _try_release(self, sandbox: SandboxId) -> None:
         try:
             await self.release(sandbox)
-        except K8eError as error:
+        except Exception as error:  # noqa: BLE001 - a driver may raise anything
             # It is tried again when the engine finds that nobody has it.
-            _log.warning("cannot remove a sandbox", extra={"sandbox": sandbox, "error": str(error)})
+            _log.warning("cannot remove a sandbox", extra={"sandbox": sandbox, "error": str(error) or repr(error)})
 
     async def _keep_lease(self) -> None:
         """Say that we live, and remove what those have left who have not said so for too long."""
-        while True:
-            await asyncio.sleep(self._owners.renew_every_s)
-            try:
-                self._owners.renew()
-                for sandbox in self._owners.known() - self._live.keys() - self._booting:
-                    await self._try_release(sandbox)
-            except OSError as error:
-                _log.warning("cannot see which gateways live", extra={"error": str(error)})
+        self._owners.renew()
+        for sandbox in self._owners.known() - self._live.keys() - self._booting:
+            await self._try_release(sandbox)
 
     async def _tend_pools(self) -> None:
-        while True:
-            await asyncio.sleep(_TEND_EVERY_S)
-            self._pools.tend()
+        self._pools.tend()
 
     async def clear(self) -> None:
         for member in await self._pools.close():

@@ -203,8 +203,8 @@ class LocalMachine:
         while True:
             try:
                 pause_s = await self._bounding.run(self._disk_space.set_bounds)
-            except OSError as error:
-                _log.warning("cannot see how much room there is", extra={"error": str(error)})
+            except Exception as error:  # noqa: BLE001 - whatever it was, disks must not grow without bounds afterwards
+                _log.warning("cannot see how much room there is", extra={"error": str(error) or repr(error)})
                 pause_s = _RETRY_BOUNDS_S
             await asyncio.sleep(pause_s)
 
@@ -363,9 +363,9 @@ class LocalMachine:
         failures: list[Exception] = []
         with _kept(failures):
             await self._removals.run(self._sandboxes.remove, sandbox)
-        # SAFETY: only when nothing of it runs any more: its address is the next one's to have.
-        if not failures or not await self._removals.run(self._sandboxes.has_processes, sandbox):
-            with _kept(failures):
+        with _kept(failures):
+            # SAFETY: only when nothing of it runs any more: its address is the next one's to have.
+            if not failures or not await self._removals.run(self._sandboxes.has_processes, sandbox):
                 await self._network.detach(sandbox)
         # Last: a creation that this removal waited for may only now have left its link.
         greeted = self._greeted.pop(sandbox, None)
