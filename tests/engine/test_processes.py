@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import time
@@ -19,7 +18,20 @@ from k8e.engine.process_stream import Output, ProcessStream
 from k8e.engine.session import Session
 from k8e.engine.settings import Quotas
 from k8e.errors import Conflict, InvalidSpec, NotFound, SandboxFailed
-from k8e.model import Argv, Command, Decision, Limits, Outcome, Reason, Runtime, SessionSpec, Shell, Status, Verdict
+from k8e.model import (
+    Argv,
+    Command,
+    Decision,
+    Limits,
+    Outcome,
+    OwnerId,
+    Reason,
+    Runtime,
+    SessionSpec,
+    Shell,
+    Status,
+    Verdict,
+)
 from tests.support.bare_machine import BareMachine
 from tests.support.cells import OWNER, Cell, CellFactory
 from tests.support.restartable_engine import RestartableEngine
@@ -211,27 +223,42 @@ async def test_a_follower_hears_that_files_went_with_their_session(
     await follower.close()
 
 
-async def test_a_disk_that_is_slow_to_read_holds_up_only_who_reads(cell: Cell, engine_dir: Path) -> None:
-    run = await cell.engine.start_run(OWNER, cell.id, _shell("echo kept; exec sleep 600"))
+async def _kept_output(engine: Engine, owner: OwnerId, session_id: str, engine_dir: Path) -> tuple[str, Path]:
+    """A run that has printed `kept`, and the file that has it."""
+    run = await engine.start_run(owner, session_id, _shell("echo kept; exec sleep 600"))
     async with asyncio.timeout(_PATIENCE_S):
         while not (found := list((engine_dir / "sessions").glob(f"*/{run.run_id}/1"))) or not found[0].read_bytes():
             await asyncio.sleep(0.01)
-    (kept,) = found
+    return run.run_id, found[0]
+
+
+async def test_a_disk_that_is_slow_to_read_holds_up_only_who_reads(cell: Cell, engine_dir: Path) -> None:
+    stranger = OwnerId("uid:777")
+    theirs = await cell.engine.create_session(stranger, SessionSpec(runtime=Runtime.CONTAINER))
+    their_run, _ = await _kept_output(cell.engine, stranger, theirs.session_id, engine_dir)
+    run_id, kept = await _kept_output(cell.engine, OWNER, cell.id, engine_dir)
     kept.unlink()
     os.mkfifo(kept)
-    follower = await cell.engine.follow_exec(OWNER, cell.id, run.run_id)
-    reading = asyncio.ensure_future(anext(aiter(follower)))
+    # More than the threads that all of this process shares.
+    followers = [await cell.engine.follow_exec(OWNER, cell.id, run_id) for _ in range(40)]
+    reading = [asyncio.ensure_future(anext(aiter(follower))) for follower in followers]
     try:
         async with asyncio.timeout(_PATIENCE_S):
             assert (await cell.sh("echo on")).stdout == b"on\n"
-        assert not reading.done(), "the control: it waits for the disk"
+            await asyncio.to_thread(os.getpid)
+            follower = await cell.engine.follow_exec(stranger, theirs.session_id, their_run)
+            assert await anext(aiter(follower)) == Output(1, 0, b"kept\n")
+            await follower.close()
+        assert not any(each.done() for each in reading), "the control: they wait for the disk"
     finally:
+        for each in reading:
+            each.cancel()
         # Nobody waits for ever to open it: an end for writing that is there at once, and then gone.
         os.close(os.open(kept, os.O_RDWR))
-        reading.cancel()
-        with contextlib.suppress(asyncio.CancelledError, OSError):
-            await reading
-        await follower.close()
+        await asyncio.wait(reading)
+        for follower in followers:
+            await follower.close()
+        await cell.engine.destroy_session(stranger, theirs.session_id)
 
 
 async def test_input_waits_for_its_program_without_being_sent_again_and_again(

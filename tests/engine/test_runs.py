@@ -82,11 +82,14 @@ async def test_the_end_of_a_run_is_the_true_one_whether_it_can_be_written_down_o
         assert engine.poll_run(OWNER, run_id).stdout == b"out\n"
 
 
-async def test_a_run_goes_on_to_its_end_when_its_output_cannot_be_kept(cell: Cell, engine_dir: Path) -> None:
+@pytest.mark.parametrize("target", ["/no/such/directory/file", "1"], ids=["no file", "a link to itself"])
+async def test_a_run_goes_on_to_its_end_when_its_output_cannot_be_kept(
+    cell: Cell, engine_dir: Path, target: str
+) -> None:
     run_id = await _start(cell, "until [ -e /workspace/go ]; do sleep 0.05; done; echo lost; exit 3")
     kept = engine_dir / "sessions" / str(cell.engine.get_session(OWNER, cell.id).sandbox) / run_id
     kept.mkdir()
-    (kept / "1").symlink_to("/no/such/directory/file")
+    (kept / "1").symlink_to(target)
     await cell.write("/workspace/go", b"")
     async with asyncio.timeout(60):
         assert (await _end(cell, run_id)).exit_code == 3

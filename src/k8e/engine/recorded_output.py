@@ -7,7 +7,6 @@ first, then what still comes is dropped.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import logging
@@ -85,7 +84,9 @@ class RecordedOutput:
                 # The process goes on without.
                 _log.warning("cannot keep a run's output", extra={"run": self._directory.name, "reason": str(error)})
                 self._cut(output.channel)
-                self._sizes[output.channel] = _size_of(self._path(output.channel))
+                # Asked on the same thread: a disk that has just failed may also be slow to answer.
+                path = self._path(output.channel)
+                self._sizes[output.channel] = await self._budget.files.run(functools.partial(_size_of, path))
                 self._budget.count(self, self.kept_bytes - before)
 
     def _wanted(self, output: Output) -> int:
@@ -141,8 +142,9 @@ class RecordedOutput:
         for channel, at in place.items():
             if at >= self._sizes[channel]:
                 continue
-            # Not on the event loop, which a slow disk must not hold up.
-            if payload := await asyncio.to_thread(self._read, channel, at, _CHUNK_BYTES):
+            # Neither on the event loop nor on the threads that everybody uses: a slow disk must hold up nobody else.
+            work = functools.partial(self._read, channel, at, _CHUNK_BYTES)
+            if payload := await self._budget.files.read(self.session.owner, work):
                 return Output(channel, at, payload)
             if self.may_be_removed:
                 self._leave_out()
@@ -245,7 +247,7 @@ class OutputBudget:
 
     def remove_files(self, output: RecordedOutput) -> None:
         """In the background."""
-        self._tasks.start(asyncio.to_thread(output.remove), name="remove the output of a run")
+        self._tasks.start(self.files.run(output.remove), name="remove the output of a run")
 
     def _room_of_session(self, session: Session) -> int:
         return max(0, self._kept.output_per_session - self._bytes_of_session[session])
@@ -268,7 +270,8 @@ class OutputBudget:
 
 
 def _size_of(path: Path) -> int:
+    """0 also where the disk does not tell: then nothing of it can be read either. Blocking."""
     try:
         return path.stat().st_size
-    except FileNotFoundError:
+    except OSError:
         return 0

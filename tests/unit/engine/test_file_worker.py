@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from k8e.engine.file_worker import FileWorker
+from k8e.model import OwnerId
 
 pytestmark = pytest.mark.anyio
 
@@ -83,3 +84,51 @@ async def test_work_of_a_waiter_that_was_cancelled_before_its_turn_is_done_too(w
     with pytest.raises(asyncio.CancelledError):
         await second
     assert done == ["second"]
+
+
+async def test_an_owners_reads_wait_for_each_other_and_for_no_other_owners_nor_for_what_is_written(
+    worker: FileWorker,
+) -> None:
+    may_end = threading.Event()
+    slow, quick = OwnerId("uid:1"), OwnerId("uid:2")
+    waiting = [asyncio.ensure_future(worker.read(slow, may_end.wait)) for _ in range(100)]
+    try:
+        await asyncio.sleep(0)
+        assert await worker.read(quick, lambda: 1) == 1
+        assert await worker.run(lambda: 2) == 2
+        assert not any(each.done() for each in waiting), "the control"
+    finally:
+        may_end.set()
+    for each in waiting:
+        assert await each
+
+
+async def test_a_reader_that_leaves_leaves_its_owners_turn_to_the_thread_that_still_reads(worker: FileWorker) -> None:
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+    owner = OwnerId("uid:1")
+
+    def fail() -> None:
+        begun.set()
+        may_end.wait()
+        ended.set()
+        raise OSError("nobody hears this")
+
+    leaving = asyncio.ensure_future(worker.read(owner, fail))
+    while not begun.is_set():
+        await asyncio.sleep(0)
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    next_one = asyncio.ensure_future(worker.read(owner, ended.is_set))
+    await asyncio.sleep(0)
+    may_end.set()
+    assert await next_one, "it came after"
+
+
+async def test_what_a_read_raises_is_told_and_the_owners_next_one_goes_on(worker: FileWorker) -> None:
+    def fail() -> None:
+        raise OSError("as the test wants it")
+
+    for _ in range(2):
+        with pytest.raises(OSError, match="as the test wants it"):
+            await worker.read(OwnerId("uid:1"), fail)
