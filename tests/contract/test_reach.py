@@ -166,7 +166,7 @@ async def test_background_runs_and_streams_tell_what_they_missed(reaching: Cell)
     items = [item async for item in engine.open_run(OWNER, run.run_id)]
     assert isinstance(items[-1], Outcome)
     missed = (Denial("other.example", 0, "not on the session's list"),)
-    assert engine.poll_run(OWNER, run.run_id).egress_denied == missed
+    assert (await engine.poll_run(OWNER, run.run_id)).egress_denied == missed
     stream = await engine.open_exec(OWNER, reaching.id, command)
     async for _ in stream:
         pass

@@ -44,21 +44,21 @@ async def _end(cell: Cell, run_id: str) -> Outcome:
 
 async def test_a_run_can_be_polled_while_it_runs_and_after(cell: Cell) -> None:
     run_id = await _start(cell, "echo first; until [ -e /workspace/go ]; do sleep 0.02; done; echo second; exit 3")
-    while cell.engine.poll_run(OWNER, run_id).stdout != b"first\n":
+    while (await cell.engine.poll_run(OWNER, run_id)).stdout != b"first\n":
         await asyncio.sleep(0.01)
-    assert cell.engine.poll_run(OWNER, run_id).status is Status.RUNNING
+    assert (await cell.engine.poll_run(OWNER, run_id)).status is Status.RUNNING
     assert cell.engine.get_session(OWNER, cell.id).background_runs == 1
     await cell.write("/workspace/go", b"")
     outcome = await _end(cell, run_id)
     assert (outcome.status, outcome.exit_code) == (Status.COMPLETED, 3)
-    assert cell.engine.poll_run(OWNER, run_id).stdout == b"first\nsecond\n"
+    assert (await cell.engine.poll_run(OWNER, run_id)).stdout == b"first\nsecond\n"
 
 
 async def test_a_silent_program_in_a_waiting_interpreter_is_a_run_at_once(cell: Cell) -> None:
     code = Code(Language.PYTHON, "import time\ntime.sleep(1000)")
     for _ in range(3):
         view = await cell.engine.start_run(OWNER, cell.id, Command(what=code))
-        assert cell.engine.poll_run(OWNER, view.run_id).status is Status.RUNNING
+        assert (await cell.engine.poll_run(OWNER, view.run_id)).status is Status.RUNNING
         await cell.engine.kill_run(OWNER, view.run_id)
         await _end(cell, view.run_id)
 
@@ -98,16 +98,16 @@ async def test_output_past_the_bound_is_dropped_and_said_so(runtime: Runtime, ce
     async with cells(runtime, limits=Limits(run_output_bytes=MIB)) as cell:
         run_id = await _start(cell, "head -c 3000000 /dev/zero; echo end >&2")
         await _end(cell, run_id)
-        view = cell.engine.poll_run(OWNER, run_id)
+        view = await cell.engine.poll_run(OWNER, run_id)
         assert (len(view.stdout), view.truncated, view.stderr) == (MIB, True, b"end\n")
 
 
 async def test_strangers_and_unknown_runs_are_not_found(cell: Cell) -> None:
     run_id = await _start(cell, "true")
     with pytest.raises(NotFound):
-        cell.engine.poll_run(OwnerId("uid:777"), run_id)
+        await cell.engine.poll_run(OwnerId("uid:777"), run_id)
     with pytest.raises(NotFound):
-        cell.engine.poll_run(OWNER, "run-nothing")
+        await cell.engine.poll_run(OWNER, "run-nothing")
     assert (await _end(cell, run_id)).exit_code == 0
 
 
@@ -119,7 +119,7 @@ async def test_a_run_ends_with_its_session(runtime: Runtime, cells: CellFactory)
         await cell.engine.destroy_session(OWNER, cell.id)
         assert (await following).reason is Reason.SANDBOX_LOST
         with pytest.raises(NotFound):
-            cell.engine.poll_run(OWNER, run_id)
+            await cell.engine.poll_run(OWNER, run_id)
 
 
 async def test_whoever_is_attached_to_a_run_gets_its_exit_when_the_session_ends(
@@ -136,7 +136,7 @@ async def test_whoever_is_attached_to_a_run_gets_its_exit_when_the_session_ends(
         async with asyncio.TaskGroup() as group:
             group.create_task(follow())
             async with asyncio.timeout(60):
-                while cell.engine.poll_run(OWNER, run_id).stderr != b"ready\n":
+                while (await cell.engine.poll_run(OWNER, run_id)).stderr != b"ready\n":
                     await asyncio.sleep(0.01)
             await is_there.wait()
             await cell.engine.destroy_session(OWNER, cell.id)

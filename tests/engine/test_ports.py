@@ -79,12 +79,12 @@ async def test_a_session_with_an_open_connection_is_not_idle(strict: Engine) -> 
     session_id = (await strict.create_session(OWNER, spec)).session_id
     run = await strict.start_run(OWNER, session_id, Command(what=Code(Language.PYTHON, program(ECHO)), timeout_s=0))
     async with asyncio.timeout(PATIENCE_S):
-        while not (line := strict.poll_run(OWNER, run.run_id).stdout).endswith(b"\n"):
+        while not (line := (await strict.poll_run(OWNER, run.run_id)).stdout).endswith(b"\n"):
             await asyncio.sleep(0.02)
     connection = await strict.open_port(OWNER, session_id, int(line))
     await strict.kill_run(OWNER, run.run_id)
     async with asyncio.timeout(PATIENCE_S):
-        while strict.poll_run(OWNER, run.run_id).outcome is None:
+        while (await strict.poll_run(OWNER, run.run_id)).outcome is None:
             await asyncio.sleep(0.02)
     # Nothing runs in it any more; of its use the connection is left, though nobody is at its other end.
     assert strict.get_session(OWNER, session_id).idle_at == 0

@@ -261,6 +261,22 @@ async def test_a_disk_that_is_slow_to_read_holds_up_only_who_reads(cell: Cell, e
         await cell.engine.destroy_session(stranger, theirs.session_id)
 
 
+async def test_a_poll_that_waits_for_its_disk_holds_up_nobody_else(cell: Cell, engine_dir: Path) -> None:
+    run_id, kept = await _kept_output(cell.engine, OWNER, cell.id, engine_dir)
+    assert (await cell.engine.poll_run(OWNER, run_id)).stdout == b"kept\n", "the control"
+    kept.unlink()
+    os.mkfifo(kept)
+    polling = asyncio.ensure_future(cell.engine.poll_run(OWNER, run_id))
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            assert (await cell.sh("echo on")).stdout == b"on\n"
+        assert not polling.done()
+    finally:
+        polling.cancel()
+        os.close(os.open(kept, os.O_RDWR))
+        await asyncio.wait([polling])
+
+
 async def test_input_waits_for_its_program_without_being_sent_again_and_again(
     cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

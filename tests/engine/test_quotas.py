@@ -147,7 +147,7 @@ async def test_times_have_ceilings_wherever_they_are_asked_for(narrow: Engine) -
     assert (await narrow.exec(OWNER, view.session_id, Command(what=Shell("true"), timeout_s=5))).outcome.exit_code == 0
     endless = await narrow.start_run(OWNER, view.session_id, SLEEP)
     async with asyncio.timeout(60):
-        while (ended := narrow.poll_run(OWNER, endless.run_id).outcome) is None:
+        while (ended := (await narrow.poll_run(OWNER, endless.run_id)).outcome) is None:
             await asyncio.sleep(0.05)
     assert ended.exit_code == 124
 

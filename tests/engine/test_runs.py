@@ -73,13 +73,13 @@ async def test_the_end_of_a_run_is_the_true_one_whether_it_can_be_written_down_o
         async with asyncio.timeout(60):
             outcome = await _end(cell, run_id)
         assert (outcome.status, outcome.exit_code) == (Status.COMPLETED, 3)
-        assert engine.poll_run(OWNER, run_id).outcome == outcome
+        assert (await engine.poll_run(OWNER, run_id)).outcome == outcome
         # What is not written down here must be kept where the next server can ask for it, and only that.
         assert await remembers(cell, run_id) is not is_written
     restartable.at_writing = writes
     async with restartable.open() as engine, asyncio.timeout(60):
         assert await _end(Cell(engine, cell.id), run_id) == outcome
-        assert engine.poll_run(OWNER, run_id).stdout == b"out\n"
+        assert (await engine.poll_run(OWNER, run_id)).stdout == b"out\n"
 
 
 @pytest.mark.parametrize("target", ["/no/such/directory/file", "1"], ids=["no file", "a link to itself"])
@@ -93,7 +93,7 @@ async def test_a_run_goes_on_to_its_end_when_its_output_cannot_be_kept(
     await cell.write("/workspace/go", b"")
     async with asyncio.timeout(60):
         assert (await _end(cell, run_id)).exit_code == 3
-    view = cell.engine.poll_run(OWNER, run_id)
+    view = await cell.engine.poll_run(OWNER, run_id)
     assert (view.status, view.truncated, view.stdout) == (Status.COMPLETED, True, b"")
 
 
@@ -119,20 +119,20 @@ async def test_what_runs_leave_on_the_host_is_bounded_for_each_session(data_dir:
             runs.append(await _start(here, "head -c 2000000 /dev/zero"))
             await _end(here, runs[-1])
             assert await _takes_at_most(data_dir, kept.output_per_session)
-        newest = engine.poll_run(OWNER, runs[-1])
+        newest = await engine.poll_run(OWNER, runs[-1])
         assert (len(newest.stdout), newest.truncated) == (min(2000000, MIB), True)
         assert [run.run_id for run in engine.list_runs(OWNER, here.id)] == runs[-3:]
-        oldest = engine.poll_run(OWNER, runs[-3])
+        oldest = await engine.poll_run(OWNER, runs[-3])
         assert (oldest.stdout, oldest.truncated, oldest.outcome and oldest.outcome.exit_code) == (b"", True, 0)
         with pytest.raises(NotFound):
-            engine.poll_run(OWNER, runs[0])
+            await engine.poll_run(OWNER, runs[0])
         other = await _start(there, "head -c 5000000 /dev/zero")
         await _end(there, other)
         assert await _takes_at_most(data_dir, kept.output_per_owner)
-        assert engine.poll_run(OWNER, other).stdout == bytes(MIB), "the newest of the owner's is kept"
+        assert (await engine.poll_run(OWNER, other)).stdout == bytes(MIB), "the newest of the owner's is kept"
     async with _opened_with(data_dir, kept) as engine:
         assert await _takes_at_most(data_dir, kept.output_per_owner)
-        assert engine.poll_run(OWNER, runs[-3]).truncated
+        assert (await engine.poll_run(OWNER, runs[-3])).truncated
         more = await _start(Cell(engine, there.id), "head -c 4000000 /dev/zero")
         await _end(Cell(engine, there.id), more)
         assert await _takes_at_most(data_dir, kept.output_per_owner)
@@ -146,13 +146,13 @@ async def test_a_run_that_finds_no_room_goes_on_without_it_and_says_so(data_dir:
         cell = Cell(engine, view.session_id)
         first = await _start(cell, "head -c 900000 /dev/zero; sleep 600")
         async with asyncio.timeout(60):
-            while len(engine.poll_run(OWNER, first).stdout) < 900000:
+            while len((await engine.poll_run(OWNER, first)).stdout) < 900000:
                 await asyncio.sleep(0.01)
         second = await _start(cell, "head -c 900000 /dev/zero; exit 3")
         assert (await _end(cell, second)).exit_code == 3
-        assert engine.poll_run(OWNER, second).truncated
+        assert (await engine.poll_run(OWNER, second)).truncated
         assert await _takes_at_most(data_dir, MIB)
-        assert len(engine.poll_run(OWNER, first).stdout) == 900000, "what runs keeps its own"
+        assert len((await engine.poll_run(OWNER, first)).stdout) == 900000, "what runs keeps its own"
         await engine.destroy_all()
 
 
@@ -229,8 +229,8 @@ async def test_a_session_that_has_no_room_takes_none_from_its_owners_others(data
         await _end(there, kept)
         chatty = await _start(here, "head -c 3000000 /dev/zero")
         await _end(here, chatty)
-        assert engine.poll_run(OWNER, chatty).truncated
-        assert len(engine.poll_run(OWNER, kept).stdout) == 500000
+        assert (await engine.poll_run(OWNER, chatty)).truncated
+        assert len((await engine.poll_run(OWNER, kept)).stdout) == 500000
         await engine.destroy_all()
 
 
@@ -264,14 +264,14 @@ async def test_a_run_that_was_cut_stays_cut_after_a_restart(data_dir: Path) -> N
         cell = Cell(engine, view.session_id)
         run_id = await _start(cell, script)
         await cell.sh("while [ ! -e there ]; do sleep 0.05; done")
-        polled = engine.poll_run(OWNER, run_id)
+        polled = await engine.poll_run(OWNER, run_id)
         assert polled.truncated, polled.outcome
-        before = len(engine.poll_run(OWNER, run_id).stdout)
+        before = len((await engine.poll_run(OWNER, run_id)).stdout)
     async with _opened_with(data_dir, KeptLimits()) as engine:
         cell = Cell(engine, view.session_id)
         await cell.sh("touch go")
         assert (await _end(cell, run_id)).exit_code == 0
-        after = engine.poll_run(OWNER, run_id)
+        after = await engine.poll_run(OWNER, run_id)
         assert (len(after.stdout), after.truncated) == (before, True), (
             "the end does not stand where the middle is missing"
         )
@@ -284,7 +284,7 @@ async def test_sessions_that_end_under_their_runs_and_terminals_give_back_what_r
             view = await engine.create_session(OWNER, SessionSpec(runtime=Runtime.CONTAINER))
             run_id = await _start(Cell(engine, view.session_id), "head -c 300000 /dev/zero; sleep 600")
             async with asyncio.timeout(60):
-                while len(engine.poll_run(OWNER, run_id).stdout) < 300000:
+                while len((await engine.poll_run(OWNER, run_id)).stdout) < 300000:
                     await asyncio.sleep(0.01)
             await engine.destroy_session(OWNER, view.session_id)
         async with asyncio.timeout(60):

@@ -51,7 +51,7 @@ async def test_a_run_that_began_leaves_traces(runtime: Runtime, restartable: Res
         cell = await _session(engine, runtime)
         run = await engine.start_run(OWNER, cell.id, Command(what=Shell("echo begun; sleep 600"), timeout_s=0))
         async with asyncio.timeout(60):
-            while not engine.poll_run(OWNER, run.run_id).stdout:
+            while not (await engine.poll_run(OWNER, run.run_id)).stdout:
                 await asyncio.sleep(0.01)
         assert _traces(restartable, cell) == [run.run_id, run.run_id, "one runs"]
     assert await _traces_later(restartable, cell) == [run.run_id, run.run_id, "one runs"]
@@ -183,6 +183,6 @@ async def test_one_whose_session_ends_meanwhile_leaves_nothing(
         finally:
             (run,) = known
             with pytest.raises(NotFound):
-                cell.engine.poll_run(OWNER, run.run_id)
+                await cell.engine.poll_run(OWNER, run.run_id)
 
     await _is_forgotten_with_its_session(restartable, runtime, start)

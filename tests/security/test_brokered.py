@@ -258,14 +258,14 @@ async def test_a_program_that_began_before_the_server_restarted_goes_on(
             await engine.set_secret(OWNER, "api", "token", VALUE.encode())
             view = await engine.create_session(OWNER, SessionSpec(runtime=runtime, brokered=(BROKERED,)))
             run = await engine.start_run(OWNER, view.session_id, Command(what=Code(Language.PYTHON, WAITING)))
-            while b"ready" not in engine.poll_run(OWNER, run.run_id).stdout:
+            while b"ready" not in (await engine.poll_run(OWNER, run.run_id)).stdout:
                 await asyncio.sleep(0.05)
         async with world.engine() as engine:
             cell = Cell(engine, view.session_id)
             await cell.sh("touch /tmp/go")
             async for item in engine.open_run(OWNER, run.run_id):
                 outcome = item
-            assert engine.poll_run(OWNER, run.run_id).stdout.split() == [b"ready", b"200"], outcome
+            assert (await engine.poll_run(OWNER, run.run_id)).stdout.split() == [b"ready", b"200"], outcome
             target, headers, _ = world.told[API].requests[-1]
             assert (target, headers["authorization"]) == ("/later", f"Bearer {VALUE}")
             assert (await cell.sh(f"{CURL} https://{API}/again", timeout_s=60.0)).outcome.exit_code == 0

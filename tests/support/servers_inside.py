@@ -91,8 +91,8 @@ async def serve(engine: Engine, session_id: str, body: str, host: str = "127.0.0
     command = Command(what=Code(Language.PYTHON, program(body, host)), timeout_s=0)
     run = await engine.start_run(OWNER, session_id, command)
     async with asyncio.timeout(PATIENCE_S):
-        while not (line := engine.poll_run(OWNER, run.run_id).stdout).endswith(b"\n"):
-            assert engine.poll_run(OWNER, run.run_id).outcome is None, engine.poll_run(OWNER, run.run_id)
+        while not (line := (await engine.poll_run(OWNER, run.run_id)).stdout).endswith(b"\n"):
+            assert (await engine.poll_run(OWNER, run.run_id)).outcome is None, await engine.poll_run(OWNER, run.run_id)
             await asyncio.sleep(0.02)
     return int(line)
 

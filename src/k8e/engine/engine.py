@@ -362,10 +362,10 @@ class Engine:
         session, _ = await self._admitted(owner, session_id, command, asked_by)
         return (await self._runs.start(session, command)).view(output_bytes=0)
 
-    def poll_run(self, owner: OwnerId, run_id: str) -> RunView:
-        """Blocking for as long as it takes to read the output."""
+    async def poll_run(self, owner: OwnerId, run_id: str) -> RunView:
         run = self._runs.find(owner, run_id)
-        return run.view(output_bytes=run.session.spec.limits.output_bytes)
+        view = functools.partial(run.view, output_bytes=run.session.spec.limits.output_bytes)
+        return await self._sessions.files.read(owner, view)
 
     def polled_bytes(self, owner: OwnerId, run_id: str) -> int:
         """How much output a view of it would have now."""

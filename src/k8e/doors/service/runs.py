@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from k8e._proto import sandbox_pb2 as pb
 from k8e.doors.service import fields
 from k8e.doors.service.call import Call, too_much_memory
-from k8e.doors.service.encoding import LARGE_BYTES, FairWorker, LargeAnswer
+from k8e.doors.service.encoding import FairWorker, LargeAnswer
 from k8e.doors.service.execs import exit_message, offsets, output_message, with_output
 from k8e.doors.service.network import denial_messages
 from k8e.doors.service.paging import page
@@ -26,13 +24,12 @@ class RunRpcs:
 
     async def PollRun(self, call: Call, request: pb.PollRunRequest) -> pb.PollRunResponse | LargeAnswer:
         run_id = fields.run_id(request.run_id)
-        size = self._engine.polled_bytes(call.owner, run_id)
-        if not call.reservation.grow(size):
+        if not call.reservation.grow(self._engine.polled_bytes(call.owner, run_id)):
             raise too_much_memory()
-        if size > LARGE_BYTES:
-            run = await asyncio.to_thread(self._engine.poll_run, call.owner, run_id)
-        else:
-            run = self._engine.poll_run(call.owner, run_id)
+        run = await self._engine.poll_run(call.owner, run_id)
+        # It may have printed more since it was asked how much.
+        if not call.reservation.resize(len(run.stdout) + len(run.stderr)):
+            raise too_much_memory()
         return await with_output(self._worker, call, run_message(run), stdout=run.stdout, stderr=run.stderr)
 
     async def AttachRun(self, call: Call, request: pb.AttachRunRequest) -> None:
