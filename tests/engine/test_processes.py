@@ -327,6 +327,33 @@ async def test_the_end_of_input_at_a_terminal_ends_one_program_and_not_its_keybo
     await cell.engine.destroy_terminal(OWNER, terminal_id)
 
 
+async def test_an_end_of_input_that_is_sent_again_ends_no_other_program_at_the_terminal(cell: Cell) -> None:
+    script = "stty -echo; echo ready; cat; echo second; cat; echo third; cat; exec sleep 600"
+    terminal_id = await _terminal(cell, script)
+    seen = b""
+
+    async def until(*words: bytes) -> None:
+        nonlocal seen
+        while not any(word in seen for word in words):
+            item = await anext(shown)
+            assert isinstance(item, bytes)
+            seen += item
+
+    shown = aiter(cell.engine.open_terminal(OWNER, terminal_id))
+    async with asyncio.timeout(_PATIENCE_S):
+        await until(b"ready")
+        assert await cell.engine.write_input(OWNER, cell.id, terminal_id, 0, b"a\n", is_last=True) == (2, True)
+        await until(b"second")
+        for data, offset in ((b"a\n", 0), (b"", 2)):  # as a caller does whose answer was lost
+            assert await cell.engine.write_input(OWNER, cell.id, terminal_id, offset, data, is_last=True) == (2, True)
+        assert await cell.engine.write_input(OWNER, cell.id, terminal_id, 2, b"typed\n", is_last=False) == (8, True)
+        await until(b"typed", b"third")
+        assert b"third" not in seen
+        assert await cell.engine.write_input(OWNER, cell.id, terminal_id, 8, b"", is_last=True) == (8, True)
+        await until(b"third")
+    await cell.engine.destroy_terminal(OWNER, terminal_id)
+
+
 async def test_long_names_of_programs_do_not_break_the_list(cell: Cell) -> None:
     for number in range(2):
         result = await cell.engine.exec(OWNER, cell.id, Command(what=Argv(("x" * 600_000,))), exec_id=f"long-{number}")

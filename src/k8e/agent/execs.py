@@ -97,6 +97,8 @@ class Exec:
         """Bytes of input that came on its readers' streams; other input has offsets of its own."""
         self._named = 0
         """Bytes of input that came with an offset, one request each."""
+        self._eof_offset = -1
+        """The last offset at which such input was said to end."""
         self._started_at = time.time()
         self._born = time.monotonic()
         self._memory_kills = memory.kills()
@@ -434,7 +436,10 @@ class Exec:
         fresh = data[self._named - offset :]
         if self._take(fresh):
             self._named += len(fresh)
-        if is_last and self._named >= offset + len(data):
+        end = offset + len(data)
+        # Said again it does nothing: at a terminal it would end the program that reads next, too.
+        if is_last and self._named >= end > self._eof_offset:
+            self._eof_offset = end
             self.finish_input()
         return self._named, self._is_reading
 
