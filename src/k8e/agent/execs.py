@@ -93,10 +93,10 @@ class Exec:
         """Its reader's stream: whose acknowledgements make room for more output, and which gives input."""
         self._followers: Dict[Tuple[Link, int], Mapping[int, int]] = {}
         """Streams that only read, and the offsets from which they do."""
-        self._streamed = 0
-        """Bytes of input that came on its readers' streams; other input has offsets of its own."""
-        self._named = 0
-        """Bytes of input that came with an offset, one request each."""
+        self._stream_input_bytes = 0
+        """Of input that came on its readers' streams; other input has offsets of its own."""
+        self._offset_input_bytes = 0
+        """Of input that came with an offset, one request each."""
         self._eof_offset = -1
         """The last offset at which such input was said to end."""
         self._started_at = time.time()
@@ -418,12 +418,12 @@ class Exec:
     @property
     def stdin_received(self) -> int:
         """The offset from which a resumed engine sends input."""
-        return self._streamed
+        return self._stream_input_bytes
 
     def feed(self, offset: int, data: bytes) -> None:
         """Input on the reader's stream; a repeated piece is recognised by its offset."""
-        fresh = data[max(0, self._streamed - offset) :]
-        self._streamed += len(fresh)
+        fresh = data[max(0, self._stream_input_bytes - offset) :]
+        self._stream_input_bytes += len(fresh)
         if self._writer is None:
             self._early_input.append(fresh)
         else:
@@ -431,17 +431,17 @@ class Exec:
 
     def take_input(self, offset: int, data: bytes, is_last: bool) -> Tuple[int, bool]:
         """Input that says where it belongs: how much was taken of all so far, and whether more may come."""
-        if offset > self._named:
-            raise Refusal("invalid", "input goes on at %d, and not at %d" % (self._named, offset))
-        fresh = data[self._named - offset :]
+        if offset > self._offset_input_bytes:
+            raise Refusal("invalid", "input goes on at %d, and not at %d" % (self._offset_input_bytes, offset))
+        fresh = data[self._offset_input_bytes - offset :]
         if self._take(fresh):
-            self._named += len(fresh)
+            self._offset_input_bytes += len(fresh)
         end = offset + len(data)
         # Said again it does nothing: at a terminal it would end the program that reads next, too.
-        if is_last and self._named >= end > self._eof_offset:
+        if is_last and self._offset_input_bytes >= end > self._eof_offset:
             self._eof_offset = end
             self.finish_input()
-        return self._named, self._is_reading
+        return self._offset_input_bytes, self._is_reading
 
     def append_input(self, data: bytes, is_last: bool) -> Tuple[bool, bool]:
         """Input by whoever: whether it was taken, behind all that came before, and whether more may come."""
@@ -496,7 +496,7 @@ class Exec:
         if self._subscriber is not None and self._writer is not None:
             link, number = self._subscriber
             # Nothing is acknowledged that may still wait, whoever it is from.
-            link.mux.ack(number, 0, max(0, self._streamed - self._writer.pending))
+            link.mux.ack(number, 0, max(0, self._stream_input_bytes - self._writer.pending))
             link.flush()
 
     def _tell(self, name: str, fields: Dict[str, Any]) -> None:

@@ -73,13 +73,13 @@ class RecordedOutput:
         """When this returns it is in its file, as far as it is kept at all."""
         wanted, before = self._wanted(output), self.kept_bytes
         self._budget.make_room(self.session, wanted)
-        taken = self._take(output, wanted, self._budget.room(self.session))
+        reserved = self._reserve(output, wanted, self._budget.room(self.session))
         # Before it is written: others that write meanwhile must not count on the same room.
-        self._budget.count(self, self.kept_bytes - before)
-        if taken:
+        self._budget.add_bytes(self, self.kept_bytes - before)
+        if reserved:
             before = self.kept_bytes
             try:
-                await self._budget.files.run(functools.partial(self._append, output.channel, taken))
+                await self._budget.files.run(functools.partial(self._append, output.channel, reserved))
             except OSError as error:
                 # The process goes on without.
                 _log.warning("cannot keep a run's output", extra={"run": self._directory.name, "reason": str(error)})
@@ -87,7 +87,7 @@ class RecordedOutput:
                 # Asked on the same thread: a disk that has just failed may also be slow to answer.
                 path = self._path(output.channel)
                 self._sizes[output.channel] = await self._budget.files.run(functools.partial(_size_of, path))
-                self._budget.count(self, self.kept_bytes - before)
+                self._budget.add_bytes(self, self.kept_bytes - before)
 
     def _wanted(self, output: Output) -> int:
         """How much of this it would write down, if there were room for it on the host."""
@@ -96,15 +96,15 @@ class RecordedOutput:
             return 0
         return max(0, min(self.session.spec.limits.run_output_bytes - size, len(output.payload)))
 
-    def _take(self, output: Output, wanted: int, room: int) -> bytes:
-        """What fits of it, which counts as kept from here on; called in order, once per byte."""
+    def _reserve(self, output: Output, wanted: int, room: int) -> bytes:
+        """What fits of it, whose bytes count as kept from here on; called in order, once per byte."""
         if wanted < len(output.payload):
             self._leave_out()
         if wanted > room or output.offset != self._sizes[output.channel]:
             self._cut(output.channel)
-        taken = output.payload[: min(wanted, room)]
-        self._sizes[output.channel] += len(taken)
-        return taken
+        reserved = output.payload[: min(wanted, room)]
+        self._sizes[output.channel] += len(reserved)
+        return reserved
 
     def _cut(self, channel: int) -> None:
         """From now on nothing more of it is written: what comes later must not stand where something is missing."""
@@ -196,7 +196,7 @@ class OutputBudget:
     def enter(self, output: RecordedOutput) -> None:
         """From now on what it keeps counts."""
         self._outputs.setdefault(output.session, {})[output] = None
-        self.count(output, output.kept_bytes)
+        self.add_bytes(output, output.kept_bytes)
 
     def leave(self, output: RecordedOutput) -> None:
         """It does not count any more, and never again."""
@@ -204,19 +204,19 @@ class OutputBudget:
         if output not in outputs:
             return
         output.may_be_removed = True
-        self.count(output, -output.kept_bytes)
+        self.add_bytes(output, -output.kept_bytes)
         self._unlist(output)
         del outputs[output]
         if not outputs:
             del self._outputs[output.session], self._bytes_of_session[output.session]
 
-    def count(self, output: RecordedOutput, by: int) -> None:
-        """It keeps so much more."""
+    def add_bytes(self, output: RecordedOutput, count: int) -> None:
+        """It keeps so many more, or fewer where negative."""
         session = output.session
         if output not in self._outputs.get(session, {}):
             return
-        self._bytes_of_session[session] += by
-        self._bytes_of_owner[session.owner] += by
+        self._bytes_of_session[session] += count
+        self._bytes_of_owner[session.owner] += count
         if not self._bytes_of_owner[session.owner]:
             del self._bytes_of_owner[session.owner]
 
@@ -231,19 +231,19 @@ class OutputBudget:
         return min(self._room_of_session(session), self._room_of_owner(session.owner))
 
     def make_room(self, session: Session, wanted: int) -> None:
-        """Part with the output of runs that have ended, oldest first, as far as that makes room where it is missing."""
+        """Delete the files of runs that have ended, oldest first, as far as that makes room where it is missing."""
         if wanted <= self.room(session):
             return
         for output in list(self._outputs.get(session, {})):
             if self._room_of_session(session) >= wanted:
                 break
             if output.has_ended and output.kept_bytes:
-                self._part_with(output)
+                self._evict(output)
         wanted = min(wanted, self._room_of_session(session))
         for output in list(self._ended.get(session.owner, {})):
             if self._room_of_owner(session.owner) >= wanted:
                 break
-            self._part_with(output)
+            self._evict(output)
 
     def remove_files(self, output: RecordedOutput) -> None:
         """In the background."""
@@ -255,8 +255,9 @@ class OutputBudget:
     def _room_of_owner(self, owner: OwnerId) -> int:
         return max(0, self._kept.output_per_owner - self._bytes_of_owner[owner])
 
-    def _part_with(self, output: RecordedOutput) -> None:
-        self.count(output, -output.kept_bytes)
+    def _evict(self, output: RecordedOutput) -> None:
+        """Delete its files for the room that they take."""
+        self.add_bytes(output, -output.kept_bytes)
         output.drop()
         self._unlist(output)
         self.remove_files(output)

@@ -35,8 +35,10 @@ C = TypeVar("C")
 Contents: TypeAlias = Literal["engine", "approvals", "secrets", "events"]
 """What a file is for, which says what formats it has had."""
 _BUSY_MS: Final = 2000
-_COMMITS: Final = 2**40
-"""Of one writer, at most. That leaves numbers for eight million times that another process begins to write."""
+_COMMITS_PER_WRITER: Final = 2**40
+"""A version is the number of the writer times this, plus the count of its commits. SQLite's integers have room for eight
+million writers; each process that begins to write is a new one.
+"""
 
 _RECORDS: Final = """
 CREATE TABLE records (
@@ -273,9 +275,9 @@ class Database(Generic[C]):
 class RecordDatabase(Database[Change]):
     """Records by kind and key, each with the version of the commit that wrote it.
 
-    A version is the number of a writer and a count of its commits. Who begins to write takes the next number, also when
-    another process has written since. So versions grow over all changes of the file, whoever makes them, none is ever used
-    twice, whatever was deleted meanwhile, and a commit writes no counter of its own.
+    A version is the number of a writer times 2^40 plus the count of its commits. Who begins to write takes the next number,
+    also when another process has written since. So versions grow over all changes of the file, whoever makes them, none is
+    ever used twice, whatever was deleted meanwhile, and a commit writes no counter of its own.
     """
 
     _version = 0
@@ -311,12 +313,12 @@ class RecordDatabase(Database[Change]):
         if not self._version:
             return False
         ((number,),) = self._db.execute("SELECT count FROM writers").fetchall()
-        return bool(number == self._version // _COMMITS)
+        return bool(number == self._version // _COMMITS_PER_WRITER)
 
     def _first_version(self) -> int:
         # Taken in the first transaction: opening a file for reading writes nothing.
         ((number,),) = self._db.execute("UPDATE writers SET count = count + 1 RETURNING count").fetchall()
-        return int(number) * _COMMITS
+        return int(number) * _COMMITS_PER_WRITER
 
     def _commit(self, changes: Sequence[Change], version: int) -> Applied:
         # All conditions before the first change: what is refused has left no trace that would have to be undone.

@@ -22,7 +22,7 @@ from k8e.substrate.local.host import inotify, mount
 from k8e.substrate.local.host.process import Process, wait_death
 from k8e.substrate.local.layout import SandboxPaths
 
-__all__ = ["capture", "captured", "give_secret", "make", "seal", "signs", "wait"]
+__all__ = ["boot_markers", "capture", "captured", "give_secret", "make", "seal", "wait"]
 
 _SIZE_BYTES = 64 * 1024
 _INODES = 16
@@ -49,8 +49,8 @@ def give_secret(paths: SandboxPaths, secret: str, owner: int) -> None:
     os.chown(path, owner, owner)
 
 
-def signs(paths: SandboxPaths) -> tuple[Path, ...]:
-    """What the agent makes once it listens, or knows that it cannot."""
+def boot_markers(paths: SandboxPaths) -> tuple[Path, ...]:
+    """The files of which the agent makes one when its boot is over: it listens, or knows that it cannot."""
     return (paths.inbox / _SOCKET, paths.inbox / _BOOT_ERROR)
 
 
@@ -69,7 +69,7 @@ async def wait(paths: SandboxPaths, init: Process) -> None:
 
 async def _appearance(paths: SandboxPaths) -> None:
     with contextlib.suppress(FileNotFoundError):  # destroyed meanwhile; the caller looks for what should be there
-        await inotify.until(paths.inbox, inotify.CREATE, lambda: any(path.exists() for path in signs(paths)))
+        await inotify.until(paths.inbox, inotify.CREATE, lambda: any(path.exists() for path in boot_markers(paths)))
 
 
 def _boot_error(paths: SandboxPaths) -> str:

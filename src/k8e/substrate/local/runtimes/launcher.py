@@ -58,15 +58,15 @@ class Launcher:
             )
         return cls(process, paths)
 
-    def go(self, signs: tuple[Path, ...] = ()) -> Process:
+    def go(self, boot_markers: tuple[Path, ...] = ()) -> Process:
         """Let it run the runtime and wait for the sandbox's init; blocking. Raises: SandboxFailed.
 
-        The init may do its work while the runtime still cleans up behind itself: one of `signs`, which the init makes,
-        is as good as the runtime's end.
+        The init may do its work while the runtime still cleans up behind itself: one of `boot_markers`, which
+        the init makes, is as good as the runtime's end.
         """
-        with inotify.watching(self._paths.root, *{sign.parent for sign in signs}) as changes:
+        with inotify.watching(self._paths.root, *{marker.parent for marker in boot_markers}) as changes:
             self._say_go()
-            ended = self._ends_before(lambda: any(sign.exists() for sign in signs) and self._init(), changes)
+            ended = self._ends_before(lambda: any(marker.exists() for marker in boot_markers) and self._init(), changes)
         if ended and self._process.wait() != 0:
             raise SandboxFailed("start runtime", tail(self._paths.log) or f"exit {self._process.returncode}")
         init = self._init()

@@ -131,7 +131,7 @@ class OciDriver(Driver):
                     cleanup.callback(os.close, namespace)
             with _step("write spec"):
                 self._write_spec(sandbox, blueprint, namespace)
-            init = launcher.go(agent_socket.signs(paths) if blueprint.secret else ())
+            init = launcher.go(agent_socket.boot_markers(paths) if blueprint.secret else ())
         with _step("set priority"):
             set_niceness(init, self.agent_niceness)
         with _step("set memory limit"):
