@@ -69,6 +69,7 @@ BY_COMMAND = {
     "follow": """examples:
   k8e sandbox follow $EXEC                        # stdout to stdout, stderr to stderr; leaving ends nothing
   k8e sandbox follow $RUN                         # a run from its beginning, a terminal from what it still shows
+  k8e sandbox follow $RUN --stdout-offset $(stat -c %s out.txt) >> out.txt   # on from where the last one stopped
 """,
     "input": """examples:
   k8e sandbox input $EXEC yes                     # one line

@@ -44,7 +44,10 @@ def row(each: Answer) -> dict[str, object]:
 
 def follow_exec(args: argparse.Namespace, calls: Calls) -> int:
     """Its streams as they come; the exit code is its own. Leaving does nothing to it."""
-    request = {**named(args), "follow": True}
+    if args.stdout_offset < 0 or args.stderr_offset < 0:
+        raise InvalidRequest("stdout-offset, stderr-offset: must be 0 or more")
+    offsets = {"stdout_offset": str(args.stdout_offset), "stderr_offset": str(args.stderr_offset)}
+    request = {**named(args), **offsets, "follow": True}
     with program_output(sys.stdout) as out, program_output(sys.stderr) as err:
         for item in calls.stream("AttachExec", [request], timeout_s=None):
             if item.has("chunk"):

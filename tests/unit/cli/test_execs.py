@@ -66,6 +66,19 @@ def test_a_command_is_fed_and_followed_by_somebody_else(k8e: Run, started: Calla
     assert (followed.stdout, followed.stderr, followed.returncode) == (b"out\n", b"err\n", 5)
 
 
+def test_whoever_has_the_beginning_follows_the_rest_of_each_stream(k8e: Run) -> None:
+    run_id = str(told(k8e("run", "--background", "printf 0123456789; printf abcdef >&2; exit 5"))["run_id"])
+    whole = k8e("follow", run_id)
+    assert (whole.stdout, whole.stderr, whole.returncode) == (b"0123456789", b"abcdef", 5)
+    rest = k8e("follow", run_id, "--stdout-offset", "4", "--stderr-offset", "1")
+    assert (rest.stdout, rest.stderr, rest.returncode) == (b"456789", b"bcdef", 5)
+    nothing = k8e("follow", run_id, "--stdout-offset", "10", "--stderr-offset", "600")
+    assert (nothing.stdout, nothing.stderr, nothing.returncode) == (b"", b"", 5)
+    refused = k8e("follow", run_id, "--stderr-offset", "-1")
+    assert refused.returncode == 1
+    assert b"stderr-offset" in refused.stdout
+
+
 def test_input_may_come_from_a_pipe_and_end(k8e: Run, started: Callable[..., object]) -> None:
     with started("exec wc -c > /workspace/count") as exec_id:  # type: ignore[attr-defined]  # a context manager
         sent = told(k8e("input", "--eof", exec_id, stdin=b"x" * 700_000))

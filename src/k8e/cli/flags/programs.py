@@ -75,6 +75,10 @@ def fill_execs(execs: Parser) -> None:
 
 def fill_follow(follow: Parser) -> None:
     one_exec(follow)
+    for stream in ("stdout", "stderr"):
+        follow.add_argument(
+            f"--{stream}-offset", type=int, default=0, metavar="N", help=f"{stream} from this byte on (default 0)"
+        )
     follow.set_defaults(handler="execs:follow_exec")
 
 
