@@ -390,6 +390,22 @@ async def test_a_list_after_a_restart_says_when_and_what(restartable: Restartabl
         await engine.destroy_all()
 
 
+async def test_the_input_of_a_run_stays_open_over_a_restart_until_it_is_said_to_end(
+    restartable: RestartableEngine, runtime: Runtime
+) -> None:
+    async with restartable.open() as engine:
+        view = await engine.create_session(OWNER, SessionSpec(runtime=runtime))
+        command = Command(what=Shell("cat; echo end"), stdin=True)
+        run_id = (await engine.start_run(OWNER, view.session_id, command)).run_id
+        assert await engine.write_input(OWNER, view.session_id, run_id, 0, b"one\n", is_last=False) == (4, True)
+    async with restartable.open() as engine, asyncio.timeout(_PATIENCE_S):
+        # What was taken before the restart is not taken again.
+        assert await engine.write_input(OWNER, view.session_id, run_id, 0, b"one\ntwo\n", is_last=True) == (8, False)
+        items = [item async for item in engine.open_run(OWNER, run_id)]
+        assert b"".join(each.payload for each in items if isinstance(each, Output)) == b"one\ntwo\nend\n"
+        await engine.destroy_all()
+
+
 async def test_of_terminals_that_have_ended_only_so_many_are_kept(
     restartable: RestartableEngine, runtime: Runtime
 ) -> None:

@@ -47,6 +47,7 @@ BY_COMMAND = {
   cat data.csv | k8e sandbox run --raw "sort | uniq -c"   # its input is yours; -n for none
   k8e sandbox run --raw "make test"               # output as it happens, exit code of the command
   k8e sandbox run --background "sleep 60; date"   # then: k8e sandbox poll <run_id>
+  k8e sandbox run --background --input "sort -u"  # then: k8e sandbox input <run_id> --eof < words.txt
   k8e sandbox run --git-repo https://example.com/project.git "ls repo"
 """,
     "runs": """examples:

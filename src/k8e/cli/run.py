@@ -36,6 +36,8 @@ def run_program(args: argparse.Namespace, calls: Calls) -> int:
     given = standard_input(args, calls)
     if args.no_input and args.code in {None, "-"}:
         raise InvalidRequest("-n: the program itself is to come from standard input; give it as an argument")
+    if args.input and (args.no_input or not args.background):
+        raise InvalidRequest("-i: is for --background; in the foreground a program reads standard input without it")
 
     def work(session_id: str) -> int:
         if args.allowed_hosts is not None:
@@ -143,7 +145,7 @@ def explained(end: Answer) -> int:
 
 
 def start(args: argparse.Namespace, calls: Calls, asked: Request) -> int:
-    begun = calls.unary("Exec", {**asked, "background": True})
+    begun = calls.unary("Exec", {**asked, "background": True, "with_stdin": args.input})
     print_json({"run_id": begun.text("run_id"), "status": "started", "session_id": asked["session_id"]})
     return 0
 

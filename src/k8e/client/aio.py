@@ -195,13 +195,17 @@ class AsyncSandboxClient(
         session_id: str = "",
         workdir: str = "",
         env: Mapping[str, str] | None = None,
+        stdin: bool = False,
     ) -> str:
-        """Start a program in the background and return its run's id."""
+        """Start a program in the background and return its run's id.
+
+        With `stdin` its input stays open until `send_input` by that id says `eof`; else it reads end-of-file.
+        """
         request = run_request(code, language, timeout, workdir=workdir, env=env)
 
         async def work(chosen: str, recreated: bool) -> str:
             request.session_id = chosen
-            return await self._started(request)
+            return await self._started(request, stdin=stdin)
 
         return await self._in_session(session_id, work)
 

@@ -27,10 +27,14 @@ class RunCalls(Resuming):
         workdir: str = "",
         env: Mapping[str, str] | None = None,
         user: str = "",
+        stdin: bool = False,
     ) -> str:
-        """Start a command in the background and return its run's id."""
+        """Start a command in the background and return its run's id.
+
+        With `stdin` its input stays open until `send_input` by that id says `eof`; else it reads end-of-file.
+        """
         request = exec_request(session_id, command, timeout, workdir=workdir, env=env, user=user)
-        return await self._started(request)
+        return await self._started(request, stdin=stdin)
 
     async def poll_run(self, run_id: str) -> RunInfo:
         """How a background run is doing, with its output so far."""
@@ -61,8 +65,8 @@ class RunCalls(Resuming):
         request = pb.ListRunsRequest(session_id=session_id)
         return [run_info(each) async for page in self._pages(self._stub.ListRuns, request) for each in page.runs]
 
-    async def _started(self, request: pb.ExecRequest) -> str:
-        request.background = True
+    async def _started(self, request: pb.ExecRequest, *, stdin: bool) -> str:
+        request.background, request.with_stdin = True, stdin
         return (await self._call(self._stub.Exec, request, timeout_s=GATED_S)).run_id
 
 

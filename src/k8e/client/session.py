@@ -124,10 +124,11 @@ class AsyncSession:
         *,
         workdir: str = "",
         env: Mapping[str, str] | None = None,
+        stdin: bool = False,
     ) -> AsyncRun:
-        """Start a program that goes on without us."""
+        """Start a program that goes on without us; with `stdin` it is given input by `send_input`."""
         run_id = await self.client.run_background(
-            code, language, timeout, session_id=self.session_id, workdir=workdir, env=env
+            code, language, timeout, session_id=self.session_id, workdir=workdir, env=env, stdin=stdin
         )
         return AsyncRun(self.client, run_id)
 
@@ -139,9 +140,12 @@ class AsyncSession:
         workdir: str = "",
         env: Mapping[str, str] | None = None,
         user: str = "",
+        stdin: bool = False,
     ) -> AsyncRun:
-        """Start a command that goes on without us."""
-        run_id = await self.client.start_run(self.session_id, command, timeout, workdir=workdir, env=env, user=user)
+        """Start a command that goes on without us; with `stdin` it is given input by `send_input`."""
+        run_id = await self.client.start_run(
+            self.session_id, command, timeout, workdir=workdir, env=env, user=user, stdin=stdin
+        )
         return AsyncRun(self.client, run_id)
 
     async def terminal(

@@ -88,6 +88,22 @@ def test_input_may_come_from_a_pipe_and_end(k8e: Run, started: Callable[..., obj
     assert told(k8e("run", "cat /workspace/count"))["stdout"] == "700000\n"
 
 
+def test_a_run_in_the_background_is_given_input_by_its_id(k8e: Run) -> None:
+    begun = told(k8e("run", "--background", "--input", "cat; echo end", stdin=b"not this"))
+    assert set(begun) == {"run_id", "status", "session_id"}
+    run_id = str(begun["run_id"])
+    assert told(k8e("input", run_id, "one"))["bytes"] == 4
+    assert told(k8e("poll", run_id))["status"] == "running"
+    assert told(k8e("input", run_id, "--eof", stdin=b"two\n"))["eof"] is True
+    followed = k8e("follow", run_id)
+    assert (followed.stdout, followed.returncode) == (b"one\ntwo\nend\n", 0)
+    without = told(k8e("run", "--background", "cat; echo end", stdin=b"not this"))
+    assert k8e("follow", str(without["run_id"])).stdout == b"end\n", "the control"
+    for words in (["-i", "cat"], ["-i", "-n", "--background", "cat"]):
+        refused = k8e("run", *words)
+        assert (refused.returncode, b"-i: is for --background" in refused.stdout) == (1, True)
+
+
 def test_a_command_is_signalled_by_its_id(k8e: Run, started: Callable[..., object]) -> None:
     with started("trap 'exit 9' USR1; while read line; do :; done") as exec_id:  # type: ignore[attr-defined]  # a context manager
         assert told(k8e("signal", exec_id, "10"))["ok"] is True

@@ -106,6 +106,17 @@ def test_a_background_run_is_waited_for_polled_and_killed(session: Session) -> N
     assert {each.run_id for each in session.runs()} >= {run.run_id}
 
 
+def test_a_background_run_is_given_input_until_that_ends(session: Session) -> None:
+    program = "import sys\nprint('begun', flush=True)\nprint(sys.stdin.read().upper())"
+    for run in (session.background(program, "python", stdin=True), session.start(["cat"], stdin=True)):
+        assert session.send_input(run.run_id, "one\n")
+        assert run.poll().status == "running"
+        assert session.send_input(run.run_id, b"two\n", eof=True)
+        done = run.wait(60)
+        assert (done.status, done.stdout.lower().removeprefix("begun\n").strip()) == ("completed", "one\ntwo")
+    assert session.start("cat; echo end").wait(60).stdout == "end\n", "the control: without it there is none"
+
+
 def test_a_process_is_written_to_and_read_from(session: Session) -> None:
     with session.process("while read line; do echo got $line; done; echo end >&2; exit 3") as process:
         process.stdin.write("one\n")

@@ -109,6 +109,19 @@ async def test_both_sides_of_one_exchange_talk_at_once(wire: Wire, session_id: s
     assert (await wire.ask("WhoAmI")).status == 200  # and the connection goes on
 
 
+async def test_a_background_run_is_given_input_in_json(wire: Wire, session_id: str) -> None:
+    asked = {"session_id": session_id, "command": "cat; echo end", "background": True, "with_stdin": True}
+    run_id = (await wire.ask("Exec", asked)).json["run_id"]
+    where = {"session_id": session_id, "exec_id": run_id}
+    (listed,) = (await wire.ask("ListExecs", {"session_id": session_id})).json["execs"]
+    assert (listed["exec_id"], listed["takes_input"], listed["is_kept"]) == (run_id, True, True)
+    assert (await wire.ask("WriteInput", where | {"append": True, "data": b64(b"in\n")})).json["taken"]
+    assert (await wire.ask("WriteInput", where | {"append": True, "eof": True})).json["closed"]
+    reply = await wire.ask_stream("AttachRun", {"run_id": run_id})
+    chunks = [base64.b64decode(each["chunk"]["data"]) for each in reply.messages if "chunk" in each]
+    assert b"".join(chunks) == b"in\nend\n"
+
+
 async def test_an_envelope_may_be_cut_anywhere(wire: Wire, session_id: str) -> None:
     await wire.open_stream("ExecAttach")
     start = {"start": {"session_id": session_id, "command": "cat"}, "with_stdin": True}

@@ -53,6 +53,30 @@ async def test_a_command_answers_with_its_streams_and_exit_code(stub: SandboxStu
     assert (answer.status, answer.session_id, answer.truncated) == ("completed", session_id, False)
 
 
+async def test_a_background_run_reads_what_is_written_to_it_until_that_ends(stub: SandboxStub, session_id: str) -> None:
+    asked = pb.ExecRequest(session_id=session_id, command="cat; echo end", background=True)
+    without = (await stub.Exec(asked)).run_id
+    asked.with_stdin = True
+    run_id = (await stub.Exec(asked)).run_id
+    end = [each async for each in stub.AttachRun(pb.AttachRunRequest(run_id=without))]
+    assert [each.chunk.data for each in end[:-1]] == [b"end\n"], "the control: it reads nothing"
+    writing = pb.WriteInputRequest(session_id=session_id, exec_id=run_id, data=b"in\n")
+    for _ in range(2):  # the second time as after a lost answer
+        taken = await stub.WriteInput(writing)
+        assert (taken.offset, taken.closed) == (3, False)
+    assert (await stub.PollRun(pb.PollRunRequest(run_id=run_id))).status == "running"
+    assert (
+        await stub.WriteInput(pb.WriteInputRequest(session_id=session_id, exec_id=run_id, offset=3, eof=True))
+    ).closed
+    said = [each async for each in stub.AttachRun(pb.AttachRunRequest(run_id=run_id))]
+    assert b"".join(each.chunk.data for each in said) == b"in\nend\n"
+
+
+async def test_a_command_in_the_foreground_needs_a_name_for_its_input(stub: SandboxStub, session_id: str) -> None:
+    code, said = await refusal(stub.Exec(pb.ExecRequest(session_id=session_id, command="cat", with_stdin=True)))
+    assert (code, said.split(":")[0]) == (grpc.StatusCode.INVALID_ARGUMENT, "with_stdin")
+
+
 async def test_output_that_is_not_text_is_also_sent_as_bytes(stub: SandboxStub, session_id: str) -> None:
     answer = await stub.Exec(pb.ExecRequest(session_id=session_id, command=r"printf '\377'; printf ok >&2"))
     assert (answer.stdout, answer.stdout_bytes) == ("\N{REPLACEMENT CHARACTER}", b"\xff")

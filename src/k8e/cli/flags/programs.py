@@ -25,6 +25,12 @@ def fill_run(run: Parser) -> None:
         action="store_true",
         help="the program reads nothing; else it gets standard input where that is a pipe or a file",
     )
+    run.add_argument(
+        "-i",
+        "--input",
+        action="store_true",
+        help="with --background: its input stays open for `input`, by its run_id (default: it reads nothing)",
+    )
     run.add_argument("--lang", default="bash", help="python, bash (default), node or ts")
     run.add_argument("--session-id", default="", help="run there instead of in the shared session")
     run.add_argument("--tenant", default="", help="a name under which session and workspace are found again")

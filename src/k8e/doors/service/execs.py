@@ -53,8 +53,8 @@ class ExecRpcs:
                 raise InvalidSpec(
                     "is for commands in the foreground; a background run gets its own id", field="exec_id"
                 )
-            run = await self._engine.start_run(call.owner, session_id, command(request), asked_by=asked_by)
-            return started(run, request)
+            asked = command(request, stdin=request.with_stdin)
+            return started(await self._engine.start_run(call.owner, session_id, asked, asked_by=asked_by), request)
         result = await self._engine.exec(
             call.owner,
             session_id,
@@ -246,7 +246,7 @@ async def write_chunk(call: Call, text: str) -> None:
 
 def command(request: pb.ExecRequest, *, stdin: bool = False) -> Command:
     """The command that a request describes in one of three ways."""
-    if request.with_stdin and not request.exec_id:
+    if request.with_stdin and not (request.exec_id or request.background):
         raise InvalidSpec("needs an exec_id, by which the input is sent", field="with_stdin")
     # Where it names no interpreter it is only a word that is sent back.
     fields.word(request.language, "language", required=False)
