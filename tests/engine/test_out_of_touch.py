@@ -230,9 +230,15 @@ async def _end(engine: Engine, run_id: str) -> Outcome:
     raise AssertionError("a run without an outcome")
 
 
-def _is_whole(engine: Engine, run_id: str) -> bool:
+async def _has_said(engine: Engine, run_id: str, words: bytes) -> None:
+    async with asyncio.timeout(60):
+        while words not in (await engine.poll_run(OWNER, run_id)).stdout:
+            await asyncio.sleep(0.01)
+
+
+async def _is_whole(engine: Engine, run_id: str) -> bool:
     """Whether a run that talked was read to its end without a gap."""
-    lines = engine.poll_run(OWNER, run_id).stdout.decode().splitlines()
+    lines = (await engine.poll_run(OWNER, run_id)).stdout.decode().splitlines()
     count = len(lines) - 1
     return lines == [*map(str, range(1, count + 1)), f"ended after {count}"]
 
@@ -256,14 +262,14 @@ async def test_a_run_whose_sandbox_cannot_be_reached_for_a_while_goes_on_to_its_
 ) -> None:
     async with restartable.open() as engine, open_cell(engine, runtime) as cell:
         run_id = (await engine.start_run(OWNER, cell.id, Command(what=Shell(_TALKS)))).run_id
-        await _until(lambda: b"10\n" in engine.poll_run(OWNER, run_id).stdout)
+        await _has_said(engine, run_id, b"10\n")
         await cut_off.cut()
         await _refuses(cell)
-        assert engine.poll_run(OWNER, run_id).status is Status.RUNNING
+        assert (await engine.poll_run(OWNER, run_id)).status is Status.RUNNING
         cut_off.heal()
         await cell.write("go", b"")
         assert (await _end(engine, run_id)).exit_code == 3
-        assert _is_whole(engine, run_id)
+        assert await _is_whole(engine, run_id)
 
 
 async def test_runs_and_terminals_of_a_sandbox_that_cannot_be_reached_at_a_restart_are_not_lost(
@@ -274,16 +280,16 @@ async def test_runs_and_terminals_of_a_sandbox_that_cannot_be_reached_at_a_resta
         run_id = (await engine.start_run(OWNER, cell.id, Command(what=Shell(_TALKS)))).run_id
         asked = ["/bin/sh", "-c", "read line; echo got $line; exec sleep 600"]
         terminal_id = (await engine.create_terminal(OWNER, cell.id, argv=asked)).terminal_id
-        await _until(lambda: b"10\n" in engine.poll_run(OWNER, run_id).stdout)
+        await _has_said(engine, run_id, b"10\n")
     await cut_off.cut()
     async with restartable.open() as engine:
         cell = Cell(engine, cell.id)
         await _refuses(cell)
-        assert engine.poll_run(OWNER, run_id).status is Status.RUNNING
+        assert (await engine.poll_run(OWNER, run_id)).status is Status.RUNNING
         cut_off.heal()
         await cell.write("go", b"")
         assert (await _end(engine, run_id)).exit_code == 3
-        assert _is_whole(engine, run_id)
+        assert await _is_whole(engine, run_id)
         shown = b""
         async with asyncio.timeout(60):
             while True:

@@ -88,7 +88,7 @@ async def test_a_run_goes_on_to_its_end_when_its_output_cannot_be_kept(
 ) -> None:
     run_id = await _start(cell, "until [ -e /workspace/go ]; do sleep 0.05; done; echo lost; exit 3")
     kept = engine_dir / "sessions" / str(cell.engine.get_session(OWNER, cell.id).sandbox) / run_id
-    kept.mkdir()
+    kept.mkdir(parents=True)
     (kept / "1").symlink_to(target)
     await cell.write("/workspace/go", b"")
     async with asyncio.timeout(60):
@@ -177,7 +177,7 @@ async def _stuck_writing(cell: Cell, engine_dir: Path) -> AsyncIterator[tuple[st
     """A run whose output is being written, to a pipe that nobody reads yet: its id, and that pipe."""
     run_id = await _start(cell, "until [ -e /workspace/go ]; do sleep 0.02; done; echo out; exit 3")
     pipe = engine_dir / "sessions" / str(cell.engine.get_session(OWNER, cell.id).sandbox) / run_id / "1"
-    pipe.parent.mkdir()
+    pipe.parent.mkdir(parents=True)
     os.mkfifo(pipe)
     inode = os.open(pipe, os.O_PATH)
     try:

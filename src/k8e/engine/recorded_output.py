@@ -38,9 +38,19 @@ class RecordedOutput:
     """Of one run: a file for each channel in `directory`, which is made when there is something to write."""
 
     def __init__(
-        self, directory: Path, *, session: Session, budget: OutputBudget, truncated: bool, on_cut: Callable[[], None]
+        self,
+        directory: Path,
+        *,
+        session: Session,
+        budget: OutputBudget,
+        truncated: bool,
+        has_files: bool,
+        on_cut: Callable[[], None],
     ) -> None:
-        """`on_cut` is called when something is left out for the first time."""
+        """Where an earlier server may have written something it `has_files`, and this blocks.
+
+        `on_cut` is called when something is left out for the first time.
+        """
         self.session = session
         self.has_ended = False
         """Whether nothing more comes: then it may lose its files where others need the room."""
@@ -52,7 +62,7 @@ class RecordedOutput:
         self._on_cut = on_cut
         self._kept_whole = set(_CHANNELS)
         """Channels of which nothing is missing so far, and so may go on."""
-        self._sizes = {channel: _size_of(self._path(channel)) for channel in _CHANNELS}
+        self._sizes = {channel: _size_of(self._path(channel)) if has_files else 0 for channel in _CHANNELS}
 
     @property
     def truncated(self) -> bool:
@@ -193,12 +203,12 @@ class OutputBudget:
         self._bytes_of_session: Counter[Session] = Counter()
         self._bytes_of_owner: Counter[OwnerId] = Counter()
 
-    def enter(self, output: RecordedOutput) -> None:
+    def register(self, output: RecordedOutput) -> None:
         """From now on what it keeps counts."""
         self._outputs.setdefault(output.session, {})[output] = None
         self.add_bytes(output, output.kept_bytes)
 
-    def leave(self, output: RecordedOutput) -> None:
+    def unregister(self, output: RecordedOutput) -> None:
         """It does not count any more, and never again."""
         outputs = self._outputs.get(output.session, {})
         if output not in outputs:

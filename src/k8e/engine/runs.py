@@ -197,6 +197,7 @@ class Runs:
             started_at=record.started_at,
             command=record.command,
             truncated=record.truncated,
+            is_known=True,
         )
         run.process.denied = record.denied
         if record.outcome is not None:
@@ -234,17 +235,24 @@ class Runs:
         command: str,
         started_at: float | None = None,
         truncated: bool = False,
+        is_known: bool = False,
     ) -> Run:
         def cut() -> None:
             self._store.post(RUNS.replace(run.record()))
 
-        directory = self._sessions.directory(session) / run_id
-        output = RecordedOutput(directory, session=session, budget=self._budget, truncated=truncated, on_cut=cut)
+        output = RecordedOutput(
+            self._sessions.place(session) / run_id,
+            session=session,
+            budget=self._budget,
+            truncated=truncated,
+            has_files=is_known,
+            on_cut=cut,
+        )
         process = Process(session, run_id, self._tasks, title=command, started_at=started_at, output=output)
         run = Run(process, output)
         self._by_id[run_id] = run
         self._by_session.setdefault(session, {})[run_id] = run
-        self._budget.enter(output)
+        self._budget.register(output)
         return run
 
     def _keep(self, run: Run) -> None:
@@ -282,7 +290,7 @@ class Runs:
     def _leave(self, run: Run) -> None:
         if self._by_id.pop(run.run_id, None) is None:
             return
-        self._budget.leave(run.output)
+        self._budget.unregister(run.output)
         del self._by_session[run.session][run.run_id]
         if not self._by_session[run.session]:
             del self._by_session[run.session]
