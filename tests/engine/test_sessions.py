@@ -13,7 +13,7 @@ from k8e.model import Claim, Command, Limits, Runtime, SandboxId, SessionSpec, S
 from k8e.wire.aio import Link
 from tests.support.bare_machine import BareMachine
 from tests.support.cells import OWNER, Cell, CellFactory
-from tests.support.restartable_engine import OwnSandboxes, RestartableEngine
+from tests.support.restartable_engine import OwnSandboxes, RestartableEngine, Write
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +37,26 @@ async def test_an_expired_session_is_removed(engine: Engine) -> None:
     # Only now, so that its time is not over before it is handed out.
     await engine.extend_session(OWNER, view.session_id, ttl_s=0.2)
     await _until_gone(engine, view.session_id)
+
+
+async def test_a_session_is_handed_out_once_however_short_its_time(
+    restartable: RestartableEngine, runtime: Runtime
+) -> None:
+    async with restartable.open(reap_every_s=0.01) as engine:
+        written = restartable.at_writing
+        others = [await engine.create_session(OWNER, SessionSpec(runtime=runtime)) for _ in range(2)]
+
+        async def slowly(write: Write) -> None:
+            """Until others have ended whose time was over later."""
+            restartable.at_writing = written
+            for other in others:
+                await engine.extend_session(OWNER, other.session_id, ttl_s=0.01)
+                await _until_gone(engine, other.session_id)
+            await write()
+
+        restartable.at_writing = slowly
+        view = await engine.create_session(OWNER, SessionSpec(runtime=runtime, limits=Limits(ttl_s=1e-9)))
+        await _until_gone(engine, view.session_id)
 
 
 async def test_an_idle_session_is_removed_but_not_while_it_works(engine: Engine) -> None:

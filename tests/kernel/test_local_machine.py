@@ -21,6 +21,7 @@ from k8e.setup.provision import Provisioned
 from k8e.substrate.local import record
 from k8e.substrate.local.blocks import base_id
 from k8e.substrate.local.host import cgroup, loop, mount
+from k8e.substrate.local.host.process import Process
 from k8e.substrate.local.layout import Layout
 from k8e.substrate.local.machine import LocalMachine
 from k8e.substrate.local.runtimes import agent_socket
@@ -148,7 +149,8 @@ async def test_a_removal_during_creation_waits_and_removes_what_was_built(
     substrate: LocalMachine, monkeypatch: pytest.MonkeyPatch, place: type, step: str
 ) -> None:
     loop, reached, may_go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-    real, join = getattr(place, step), Turns._join
+    real, join, listening = getattr(place, step), Turns._join, OciDriver.listening
+    removed = asyncio.Event()
     sandbox = _name(f"overlap-{step.strip('_')}")
 
     def announce(itself: object, building: LocalSandbox, *more: object) -> None:
@@ -164,13 +166,21 @@ async def test_a_removal_during_creation_waits_and_removes_what_was_built(
             may_go_on.set()  # the removal waits for its turn
         return lock
 
+    async def listens_later(driver: OciDriver, building: LocalSandbox, init: Process) -> None:
+        """The removal has the sandbox now, however quick its boot is."""
+        if building.id == sandbox:
+            await removed.wait()
+        await listening(driver, building, init)
+
     monkeypatch.setattr(place, step, announce)
     monkeypatch.setattr(Turns, "_join", joined)
+    monkeypatch.setattr(OciDriver, "listening", listens_later)
     template = Template(runtime=Runtime.CONTAINER, disk_bytes=64 * MIB)
     creating = asyncio.ensure_future(substrate.create(sandbox, template, CREDENTIALS))
     async with asyncio.timeout(TIMEOUT_S):
         await reached.wait()
         await substrate.destroy(sandbox)
+        removed.set()
         with pytest.raises(SandboxFailed):
             await creating
     assert is_gone(substrate.data_dir, sandbox)

@@ -44,8 +44,10 @@ _REFILL_DELAY_S = 0.025
 _PARK_TIMEOUT_S = 10.0
 _PIPE_BYTES = 1024 * 1024
 _F_SETPIPE_SZ = 1031
-_MAX_FAILURES = 3
 _RETRY_S = 1.0
+_MANY_FAILURES = 3
+"""In a row: nobody waits for an interpreter any more, and only once in a while one is tried."""
+_SELDOM_S = 5.0
 _CALM_S = 10.0
 _INLINE, _FILE = "inline", "file"
 
@@ -95,6 +97,8 @@ class Parking:
         self._calm: Dict[str, Timer] = {}
         self._waiters: List[Callable[[], None]] = []
         self._failures = 0
+        self._is_pausing = False
+        """Whether so many have failed that the next one has to wait."""
         self._site = _find_site()
 
     @property
@@ -153,7 +157,7 @@ class Parking:
             self._discard(parked)
 
     def _is_possible(self) -> bool:
-        return bool(self._site) and self._failures < _MAX_FAILURES
+        return bool(self._site) and not self._is_pausing
 
     def _check_waiters(self) -> None:
         ready = {parked.form for parked in self._parked if parked.is_ready}
@@ -240,11 +244,19 @@ class Parking:
         """It died or never came: whoever waits for it gets a plain start."""
         if parked in self._parked:
             self._failures += not is_passing
+            if self._failures >= _MANY_FAILURES and not self._is_pausing:
+                self._is_pausing = True
+                self._loop.later(_SELDOM_S, self._go_on)
             self._discard(parked, _RETRY_S)
             claim, parked.claim = parked.claim, None
             if claim is not None:
                 claim[3]()
             self._check_waiters()
+
+    def _go_on(self) -> None:
+        """What made them fail, such as a package that ends every interpreter, may be over."""
+        self._is_pausing = False
+        self.refill()
 
     def _discard(self, parked: _Parked, retry_s: float = _REFILL_DELAY_S) -> None:
         self._parked.remove(parked)

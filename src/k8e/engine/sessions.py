@@ -288,7 +288,9 @@ class Sessions:
     def reap(self, now: float) -> None:
         """Begin to end every session whose time is over, and again what could not be removed before."""
         for session in self:
-            if session.phase in (Phase.ACTIVE, Phase.FAILED) and session.is_over(now):
+            # One that is still being written down has no sandbox yet: its creator gets it first, however short its time.
+            has_begun = session.phase is Phase.FAILED or (session.phase is Phase.ACTIVE and session.box is not None)
+            if has_begun and session.is_over(now):
                 self._begin_end(session, "expired" if now >= session.expires_at else "idle")
             elif session.phase is Phase.TERMINATING and 0 < session.end_again_at <= now:
                 self._begin_end(session, "tried again")

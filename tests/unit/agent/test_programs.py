@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 
 import pytest
@@ -56,3 +57,24 @@ async def test_programs_in_a_hurry_all_get_an_interpreter(link: Link) -> None:
     for number in range(10):
         done = await execute(link, language="python", code=f"print({number})")
         assert done.stdout == b"%d\n" % number
+
+
+async def test_interpreters_wait_again_once_what_ended_them_is_gone(link: Link) -> None:
+    async def is_parked() -> bool:
+        done = await execute(link, language="python", code="print(len(open('/proc/self/cmdline').read()))")
+        return int(done.stdout) > 4096
+
+    breaks = "/opt/venv/lib/python3*/site-packages"
+    await link.call("ready", timeout_s=TIMEOUT_S)
+    assert await is_parked(), "the control"
+    # It ends only those that are to wait, and not programs.
+    line = "import os; 'K8E_PARK' in os.environ and os._exit(1)"
+    await execute(link, shell=f'cd {breaks}; echo "{line}" > aaa_breaks.pth')
+    assert not await is_parked()
+    # Answered because it is clear by now that none will wait.
+    await link.call("ready", timeout_s=TIMEOUT_S)
+    assert not await is_parked()
+    await execute(link, shell=f"cd {breaks}; rm aaa_breaks.pth")
+    async with asyncio.timeout(TIMEOUT_S):
+        while not await is_parked():
+            pass
