@@ -13,6 +13,8 @@ from tests.support.agents import TIMEOUT_S, Finished, execute
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
+_EVERY = 8
+
 
 def result_of(done: Finished) -> Result:
     code = done.code if done.code is not None else 128 + done.exited["signal"]
@@ -31,8 +33,8 @@ async def test_programs_behave_as_in_a_plain_interpreter(link: Link) -> None:
         return result_of(await execute(link, argv=argv, env=dict(program.env)))
 
     await link.call("ready", timeout_s=TIMEOUT_S)
-    assert len(PROGRAMS) >= 200
-    assert await differences(PROGRAMS, run, plain) == []
+    # All of them are compared on every runtime (tests/contract); these show that nothing of a runtime is needed for it.
+    assert await differences(PROGRAMS[::_EVERY], run, plain) == []
 
 
 @pytest.mark.parametrize(
