@@ -58,10 +58,11 @@ dist: $(STAMP)
 	$(BIN)/python -m hatchling build -d dist
 	$(BIN)/python packaging/onefile.py dist
 
-# Hostile frames for a while, a crash at every single step, then everything that is marked as long.
+# Hostile frames for a while, a crash at every single step, every program on every runtime, then everything that is marked as long.
 soak: $(STAMP)
 	$(BIN)/python -m tests.unit.wire.test_fuzz $(FUZZ_S)
 	$(BIN)/python -m pytest --every-step tests/kernel/test_crashes.py
+	$(BIN)/python -m pytest --every-program tests/contract/test_programs.py
 	$(BIN)/python -m pytest -m soak --timeout=3600 $(ARGS) $(TESTS)
 
 proto: $(STAMP)

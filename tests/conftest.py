@@ -41,6 +41,7 @@ aio.init_grpc_aio()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--every-step", action="store_true", help="inject a crash at every step, not at a sample of them")
+    parser.addoption("--every-program", action="store_true", help="compare all programs on every runtime")
     parser.addoption("--soak-calls", type=int, help="how many calls the crowd makes")
     parser.addoption("--soak-clients", type=int, help="how many clients the crowd has")
 

@@ -201,14 +201,25 @@ def _available_bytes() -> int:
     return int(table["MemAvailable"].split()[0]) * 1024
 
 
-def _set_up(directory: Path) -> None:
-    """Once and visibly, before several processes need it; without root there is nothing that could be set up."""
-    if os.geteuid() != 0:
-        return
-    print("== setting up the host and an image for sandboxes", flush=True)
-    prepared = subprocess.run([sys.executable, "-m", "tests.support.prepared_images", str(directory)], check=False)
-    if prepared.returncode == 0:
-        os.environ[IMAGES_VARIABLE] = str(directory / "images")
+def _set_up(directory: Path, paths: Sequence[str]) -> None:
+    """Once and visibly, before several processes need it; without root there are no sandboxes to set up for."""
+    # Each process would compile all tests anew, and every program of ours that they start all of its modules.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    with _compiled(paths):
+        if os.geteuid() != 0:
+            return
+        print("== setting up the host and an image for sandboxes", flush=True)
+        prepared = subprocess.run([sys.executable, "-m", "tests.support.prepared_images", str(directory)], check=False)
+        if prepared.returncode == 0:
+            os.environ[IMAGES_VARIABLE] = str(directory / "images")
+
+
+@contextlib.contextmanager
+def _compiled(paths: Sequence[str]) -> Iterator[None]:
+    """By the end of the block the tests are compiled; what is wrong with them is told by those who run them."""
+    argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", *paths]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+        yield
 
 
 def main(argv: Sequence[str]) -> int:
@@ -225,7 +236,7 @@ def main(argv: Sequence[str]) -> int:
     with _directory() as directory:
         os.environ[RUN_DIR_VARIABLE] = str(directory)
         if not asked.no_set_up:
-            _set_up(directory)
+            _set_up(directory, asked.paths)
         first = directory / "first"
         try:
             results = _attempt(first, asked.paths, options, asked.jobs)

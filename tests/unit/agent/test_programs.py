@@ -33,7 +33,7 @@ async def test_programs_behave_as_in_a_plain_interpreter(link: Link) -> None:
         return result_of(await execute(link, argv=argv, env=dict(program.env)))
 
     await link.call("ready", timeout_s=TIMEOUT_S)
-    # All of them are compared on every runtime (tests/contract); these show that nothing of a runtime is needed for it.
+    # All of them are compared in a sandbox (tests/contract); these show that nothing of a runtime is needed for it.
     assert await differences(PROGRAMS[::_EVERY], run, plain) == []
 
 
