@@ -46,7 +46,6 @@ _INPUT_WAIT_S: Final = 10.0
 """For a command that does not read; then the caller asks again."""
 _ARGS_CHARS: Final = 4096
 _PROGRAM_CHARS: Final = 256
-_NONE_KEPT: Final[Mapping[str, Process]] = {}
 
 RECORDED_PER_OWNER = 64 * MIB
 RECORDED = 256 * MIB
@@ -214,7 +213,7 @@ class Commands:
             started_at=max(0.0, answers.seconds(entry, "started_at")) or our_time,
         )
 
-    def _described(self, session: Session, exec_id: str, kept: Mapping[str, Process] = _NONE_KEPT) -> tuple[str, float]:
+    def _described(self, session: Session, exec_id: str, kept: Mapping[str, Process]) -> tuple[str, float]:
         """Its command in short and when it was started, as far as that is known here."""
         if (process := kept.get(exec_id)) is not None:
             return process.title, process.started_at
@@ -390,7 +389,7 @@ class Commands:
 
         Raises: SandboxLost. Where there is no such command, reading the process raises NotFound.
         """
-        title, started_at = self._described(session, exec_id)
+        title, started_at = self._described(session, exec_id, {})
         process = Process(session, exec_id, self._tasks, title=title, started_at=started_at or None)
         await self.attach(process, offsets, keep_in_sandbox_bytes=IN_SANDBOX_BYTES, is_resumable=True, stop=stop)
         return process

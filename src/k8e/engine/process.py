@@ -327,15 +327,15 @@ class Process:
             return
         reading.stream.let_go(kill=False)
         has_nothing_to_end = was_refused or reading.stream.was_refused
-        self._end_reading(None if has_nothing_to_end else functools.partial(self._part, kill=kill))
+        self._end_reading(None if has_nothing_to_end else functools.partial(self._kill_or_abandon, kill=kill))
 
-    def _part(self, *, kill: bool) -> None:
-        """Nobody reads it now."""
+    def _kill_or_abandon(self, *, kill: bool) -> None:
+        """Nobody reads it now: end it, or leave it for a caller who comes back."""
         reading = self._source()
         if kill:
             reading.stream.let_go(kill=True)
         if reading.resumable is None or not self.is_answered:
-            return  # of a command that had this name before perhaps more is kept
+            return  # what is kept under its name may be another command's
         if kill:
             reading.resumable.remove(self.id)
         else:
@@ -398,7 +398,7 @@ class Process:
         return item
 
     async def _insisting(self, ask: Callable[[], Awaitable[_T]]) -> _T:
-        """What the sandbox says once it can be reached; it may run, and so may its process, as long as it is not dead."""
+        """What the sandbox says once it can be reached. Until its death is known its process may run."""
         pause_s = _OUT_OF_REACH_FIRST_S
         while True:
             try:

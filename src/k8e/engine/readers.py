@@ -39,22 +39,17 @@ class Readers:
         if process not in self._there:
             return  # another one was answered after it
         self._left[process] = parting
-        self._drop_before(self._last_answered())
+        answered = [place for place, each in enumerate(self._there) if each.is_answered]
+        if answered:
+            # The last one that was answered has the command; those before it have no say any more.
+            del self._there[: answered[-1]]
         # Those that left without an answer never had it.
         self._there[1:] = [each for each in self._there[1:] if each not in self._left]
         while self._there and self._there[0] in self._left:
-            parting = self._left[self._there[0]]
-            if parting is not None and len(self._there) > 1:
-                return
-            self._drop_before(1)
-            if parting is not None:
-                parting()
-        self._left = {each: wanted for each, wanted in self._left.items() if each in self._there}
-
-    def _last_answered(self) -> int:
-        """Where in the list the reader is that has the command."""
-        answered = [place for place, each in enumerate(self._there) if each.is_answered]
-        return answered[-1] if answered else 0
-
-    def _drop_before(self, place: int) -> None:
-        del self._there[:place]
+            wanted = self._left[self._there[0]]
+            if wanted is not None and len(self._there) > 1:
+                return  # whoever waits may have the command yet
+            del self._there[0]
+            if wanted is not None:
+                wanted()
+        self._left = {each: self._left[each] for each in self._there if each in self._left}

@@ -197,7 +197,7 @@ class Runs:
             started_at=record.started_at,
             command=record.command,
             truncated=record.truncated,
-            is_known=True,
+            has_files=True,
         )
         run.process.denied = record.denied
         if record.outcome is not None:
@@ -235,7 +235,7 @@ class Runs:
         command: str,
         started_at: float | None = None,
         truncated: bool = False,
-        is_known: bool = False,
+        has_files: bool = False,
     ) -> Run:
         def cut() -> None:
             self._store.post(RUNS.replace(run.record()))
@@ -245,7 +245,7 @@ class Runs:
             session=session,
             budget=self._budget,
             truncated=truncated,
-            has_files=is_known,
+            has_files=has_files,
             on_cut=cut,
         )
         process = Process(session, run_id, self._tasks, title=command, started_at=started_at, output=output)

@@ -30,7 +30,7 @@ _EARLY_DEATHS: Final = 1024
 async def hear_for_ever(
     listen: Callable[[], AsyncIterator[_T]], heard: Callable[[_T], None], failed: Callable[[str], None]
 ) -> None:
-    """Hand on all that comes. When the source fails or ends, or who hears it fails, it is listened to again, ever later."""
+    """Hand on all that comes. Whenever the source ends, or it or `heard` fails, listen again after ever longer pauses."""
     pause_s = _RETRY_FIRST_S
     while True:
         reason = "it ended"

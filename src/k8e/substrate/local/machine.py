@@ -475,7 +475,7 @@ class LocalMachine:
 
 @contextlib.contextmanager
 def _kept(failures: list[Exception]) -> Iterator[None]:
-    """A step of a removal: its failure is kept for the end, and keeps nobody from the next step."""
+    """One step of a removal: its failure is kept for the end, so that the next step is taken all the same."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - whatever it is, it is raised at the end
